@@ -4,15 +4,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use libc::{c_int, sockaddr, socklen_t};
 
-use crate::memory::is_nowhere;
+use crate::memory::is_unmappable;
 use crate::sys::{self, Errno, syscall};
 
 /// Reads an AF_INET or AF_INET6 address; `None` for others and for short ones.
 ///
 /// # Safety
-/// `address` must point to `len` readable bytes, or be [nowhere](is_nowhere).
+/// `address` must point to `len` readable bytes, or be [nowhere](is_unmappable).
 pub unsafe fn parse(address: *const sockaddr, len: socklen_t) -> Option<SocketAddr> {
-    if is_nowhere(address) || (len as usize) < size_of::<libc::sa_family_t>() {
+    if is_unmappable(address) || (len as usize) < size_of::<libc::sa_family_t>() {
         return None;
     }
     // SAFETY: the family's two bytes are readable; unaligned reads are allowed.
@@ -38,14 +38,14 @@ pub unsafe fn parse(address: *const sockaddr, len: socklen_t) -> Option<SocketAd
 ///
 /// # Safety
 /// `into` must point to `*len` writable bytes, `len` to a readable and writable length, or either be
-/// [nowhere](is_nowhere).
+/// [nowhere](is_unmappable).
 pub unsafe fn write(
     address: SocketAddr,
     family: c_int,
     into: *mut sockaddr,
     len: *mut socklen_t,
 ) -> Result<(), Errno> {
-    if is_nowhere(len) {
+    if is_unmappable(len) {
         return Err(libc::EFAULT);
     }
     // SAFETY: by the caller's contract `len` is readable.
@@ -53,7 +53,7 @@ pub unsafe fn write(
     if room > c_int::MAX as socklen_t {
         return Err(libc::EINVAL);
     }
-    if room > 0 && is_nowhere(into) {
+    if room > 0 && is_unmappable(into) {
         return Err(libc::EFAULT);
     }
     let mut storage = [0u8; 28];

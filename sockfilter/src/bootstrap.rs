@@ -48,7 +48,7 @@ pub extern "C" fn start() {
         Some(b"strict") => STRICT,
         None | Some(b"on") => ON,
         Some(_) => {
-            sys::complain("CSP_MODE must be on, off or strict; taking it as on");
+            sys::log_line("CSP_MODE must be on, off or strict; taking it as on");
             ON
         }
     };
@@ -104,7 +104,7 @@ fn refuse_rings() {
     // SAFETY: the kernel reads `filter` and its instructions.
     let done = unsafe { syscall!(libc::SYS_seccomp, operation, flags, &raw const filter) };
     if let (Err(errno), true) = (done, found) {
-        sys::complain(&format!(
+        sys::log_line(&format!(
             "io_uring cannot be refused (error {errno}: no CAP_SYS_ADMIN and no no_new_privs); accelerated sockets \
              fail in a ring"
         ));
@@ -128,7 +128,7 @@ fn handed_listeners() {
 fn spin_setting() -> SpinSetting {
     let Some(text) = variable(c"CSP_SPIN_US") else { return SpinSetting::Auto };
     text.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| {
-        sys::complain("CSP_SPIN_US must be auto, or 0 to 1000 microseconds; taking it as auto");
+        sys::log_line("CSP_SPIN_US must be auto, or 0 to 1000 microseconds; taking it as auto");
         SpinSetting::Auto
     })
 }
@@ -216,7 +216,7 @@ static PRELOAD: Kept<PRELOAD_MAX> = Kept::new();
 fn keep_texts(on: bool) {
     let path = variable(c"CSP_AGENT").unwrap_or(AGENT_PATH).to_bytes();
     if path.len() > AGENT_PATH_MAX {
-        sys::complain("CSP_AGENT is too long for the path of a Unix socket");
+        sys::log_line("CSP_AGENT is too long for the path of a Unix socket");
     }
     AGENT.keep(path.iter().copied());
     let preload = variable(c"LD_PRELOAD").unwrap_or(c"").to_bytes();
@@ -236,7 +236,7 @@ fn own_name() -> ProgramName {
     };
     ProgramName::parse(started_as.to_bytes()).unwrap_or_else(|error| {
         let name = executable_name();
-        sys::complain(&format!("argv[0]: {error}; rules of policy for {name} apply"));
+        sys::log_line(&format!("argv[0]: {error}; rules of policy for {name} apply"));
         name
     })
 }

@@ -8,7 +8,7 @@ use csp_wire::channel::Ticket;
 use libc::c_int;
 
 use crate::epoll_set::EpollSet;
-use crate::ops::lacking::Asked;
+use crate::ops::lacking::LackingOptions;
 use crate::ops::zerocopy::ZeroCopy;
 
 /// Identifies a description. The id becomes invalid when the description ends.
@@ -129,7 +129,7 @@ pub struct Description {
     /// Options not yet applied to the placeholder of an accepted connection.
     pub inherited: Arc<Vec<SetOption>>,
     /// While it is a candidate: which options that accelerated sockets lack it may have.
-    pub asked: Asked,
+    pub lacking_options: LackingOptions,
     /// SO_ZEROCOPY, and the completions to report.
     pub zero_copy: ZeroCopy,
     /// SO_LINGER with time 0: close resets the connection.
@@ -163,7 +163,7 @@ impl Description {
             write_ended: false,
             options: Arc::default(),
             inherited: Arc::default(),
-            asked: Asked::Nothing,
+            lacking_options: LackingOptions::Nothing,
             zero_copy: ZeroCopy::default(),
             linger_zero: false,
             receive_timeout: None,

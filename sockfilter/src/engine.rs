@@ -16,7 +16,7 @@ use crate::epoll_set::EpollSet;
 use crate::fdtable::{self, Entry};
 use crate::lock::Locked;
 use crate::sys::{self, Errno};
-use asleep::Asleep;
+use asleep::SleepingThread;
 
 /// The engine of this process.
 pub static ENGINE: Locked<Engine> = Locked::new(Engine::new());
@@ -75,7 +75,7 @@ pub struct Engine {
     /// Epoll sets polled from outside that signal ready members.
     pub raised: Vec<DescriptionId>,
     /// Threads that sleep until the provider wakes them.
-    pub asleep: Vec<Asleep>,
+    pub asleep: Vec<SleepingThread>,
     /// Whether the provider was polled since it was armed, so that it wakes no thread.
     disarmed: bool,
     /// When [`progress`](Self::progress) was last called, in nanoseconds of CLOCK_MONOTONIC.
@@ -166,7 +166,7 @@ impl Engine {
                     } else {
                         "sockets stay in the kernel"
                     };
-                    sys::complain(&format!("not accelerated: {error}; {then}"));
+                    sys::log_line(&format!("not accelerated: {error}; {then}"));
                 }
                 Err(Reason::NoAgent)
             }
@@ -199,7 +199,7 @@ impl Engine {
         if attached {
             self.show_again();
         }
-        self.spread();
+        self.notify_changed();
         any
     }
 
@@ -213,7 +213,7 @@ impl Engine {
     }
 
     /// Notifies the waiters of all sockets whose readiness may have changed.
-    pub fn spread(&mut self) {
+    pub fn notify_changed(&mut self) {
         while let Some(handle) = self.link.as_mut().and_then(|l| l.app.poll_ready()) {
             let Some(index) = self.owner(handle) else { continue };
             if let Handle::Flow(flow) = handle {

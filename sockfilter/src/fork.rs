@@ -9,7 +9,7 @@ use libc::c_int;
 use crate::description::{Description, Kind};
 use crate::engine::ENGINE;
 use crate::fdtable::Entry;
-use crate::handover::Which;
+use crate::handover::Selection;
 use crate::{alloc, bootstrap, deferred, fdtable, lock, sys};
 
 thread_local! {
@@ -22,7 +22,7 @@ thread_local! {
 pub fn register() {
     // SAFETY: the handlers live as long as the process, since a preloaded library is never unloaded.
     if unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) } != 0 {
-        sys::complain("fork handlers could not be registered: forked children will misbehave");
+        sys::log_line("fork handlers could not be registered: forked children will misbehave");
     }
 }
 
@@ -34,7 +34,7 @@ pub extern "C" fn prepare() {
             let _inside = lock::Inside::enter();
             // The lock is held until the child exists, so that whatever another thread accepts or duplicates
             // meanwhile is complete in the child. SAFETY: this thread has just taken the lock.
-            unsafe { ENGINE.held() }.let_leave(Which::ForChild);
+            unsafe { ENGINE.held() }.hand_over_all(Selection::ForChild);
         }
         alloc::hold();
         HOLDS.set(true);

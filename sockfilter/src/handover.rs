@@ -33,7 +33,7 @@ const SOCKET_BUFFER: c_int = 1024 * 1024;
 
 /// Selects the connections to hand over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Which {
+pub enum Selection {
     /// Those that a forked child may use: all that are in no epoll set. A process that waits for a connection
     /// with epoll continues to serve it itself.
     ForChild,
@@ -44,17 +44,17 @@ pub enum Which {
 }
 
 /// Hands over the selected connections. Other descriptors are not affected.
-pub fn leave(which: Which) {
+pub fn leave(which: Selection) {
     if fdtable::highest() <= 0 || lock::inside() || !bootstrap::owns_tables() {
         return;
     }
-    if let Which::Of(fd) = which {
+    if let Selection::Of(fd) = which {
         if !fdtable::is_ours(fd) {
             return;
         }
         await_connected(fd);
     }
-    ENGINE.with(|engine| engine.let_leave(which));
+    ENGINE.with(|engine| engine.hand_over_all(which));
 }
 
 /// Waits until a connection that is to be handed over is established, since no other process could establish
@@ -75,7 +75,7 @@ pub fn any_for_child() -> bool {
     if fdtable::highest() <= 0 || lock::inside() || !bootstrap::owns_tables() {
         return false;
     }
-    ENGINE.with(|engine| !engine.leaving(Which::ForChild).is_empty())
+    ENGINE.with(|engine| !engine.leaving(Selection::ForChild).is_empty())
 }
 
 /// Whether a program that is executed now inherits a socket that is useless without the filter. In a vfork
@@ -125,16 +125,16 @@ pub fn stays_open(fd: c_int) -> bool {
 
 impl Engine {
     /// The connections that `which` selects, each with its description.
-    fn leaving(&mut self, which: Which) -> Vec<(usize, FlowId)> {
+    fn leaving(&mut self, which: Selection) -> Vec<(usize, FlowId)> {
         let Some(link) = &self.link else { return Vec::new() };
         // Without the agent no process could carry them.
         if !link.session.is_attached() {
             return Vec::new();
         }
         let wanted: Vec<usize> = match which {
-            Which::Of(fd) => self.of_fd(fd).map(|id| id.index).into_iter().collect(),
-            Which::OverExec => ours().filter(|(fd, _)| stays_open(*fd)).map(|(_, index)| index).collect(),
-            Which::ForChild => {
+            Selection::Of(fd) => self.of_fd(fd).map(|id| id.index).into_iter().collect(),
+            Selection::OverExec => ours().filter(|(fd, _)| stays_open(*fd)).map(|(_, index)| index).collect(),
+            Selection::ForChild => {
                 let free = |(index, d): (usize, &mut crate::description::Description)| {
                     (d.sets.is_empty() && d.references > 0).then_some(index)
                 };
@@ -152,7 +152,7 @@ impl Engine {
     }
 
     /// Makes the proxies release the connections, all at once, and the agent take them over.
-    pub fn let_leave(&mut self, which: Which) {
+    pub fn hand_over_all(&mut self, which: Selection) {
         let mut under_way = Vec::new();
         for (index, flow) in self.leaving(which) {
             let mut ticket = [0; TICKET_LEN];
@@ -173,7 +173,7 @@ impl Engine {
             let Some(left) = left else { continue };
             if let Err(errno) = self.carry(index, left, ticket) {
                 self.counters.inherited_connections_lost += 1;
-                sys::complain(&format!("a connection could not be given to the agent (error {errno})"));
+                sys::log_line(&format!("a connection could not be given to the agent (error {errno})"));
             }
         }
         self.publish();

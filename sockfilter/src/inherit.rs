@@ -16,7 +16,7 @@ use libc::{c_int, sock_filter, socklen_t};
 use crate::description::{Kind, ListenState};
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
-use crate::ops::lacking::{Asked, Name};
+use crate::ops::lacking::{LackingOptions, Name};
 use crate::ops::{carried, listen, sockets};
 use crate::sys::{self, Errno, syscall};
 use crate::{bootstrap, lock, seal};
@@ -209,8 +209,8 @@ pub fn adopt(fd: c_int) {
     if fd < 0 || !bootstrap::is_on() || lock::inside() || fdtable::entry(fd) != Entry::Kernel {
         return;
     }
-    let asked = match Mark::of(fd) {
-        Some(Mark::Kernel { option }) => Asked::Once(option),
+    let lacking_options = match Mark::of(fd) {
+        Some(Mark::Kernel { option }) => LackingOptions::Once(option),
         // A seal never contains a seal, so this recursion has one level.
         Some(Mark::Sealed) => {
             return if seal::open(fd).is_ok() {
@@ -218,14 +218,14 @@ pub fn adopt(fd: c_int) {
             };
         }
         Some(mark) => return ENGINE.with(|engine| engine.adopt_marked(fd, mark)),
-        None => Asked::Perhaps,
+        None => LackingOptions::Perhaps,
     };
     let Some((family, _)) = listen::kernel_state(fd) else { return };
     sockets::created(fd, family, libc::SOCK_STREAM, 0);
     ENGINE.with(|engine| {
         let Entry::Candidate(index) = fdtable::entry(fd) else { return };
         if let Some(d) = engine.descriptions.get_mut(index) {
-            d.asked = asked;
+            d.lacking_options = lacking_options;
             d.zero_copy.on = sockets::option_value::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY) != 0;
         }
     });

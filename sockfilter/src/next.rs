@@ -39,7 +39,7 @@ impl Next {
     pub extern "C" fn get(&self) -> *mut c_void {
         let found = self.find();
         if found.is_null() {
-            sys::complain(&format!("the C library has no {}", self.name.to_str().unwrap_or("?")));
+            sys::log_line(&format!("the C library has no {}", self.name.to_str().unwrap_or("?")));
             // SAFETY: takes nothing.
             unsafe { libc::abort() };
         }

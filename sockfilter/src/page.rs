@@ -40,7 +40,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: `map` created exactly this mapping, and nothing uses it after the drop.
         if unsafe { syscall!(libc::SYS_munmap, self.start, PAGE_LEN) }.is_err() {
-            sys::complain("the process page could not be unmapped");
+            sys::log_line("the process page could not be unmapped");
         }
     }
 }

@@ -53,7 +53,7 @@ fn report_and_abort(info: &PanicHookInfo<'_>) {
         Some(at) => write!(line, "panicked at {at}: {why}"),
         None => write!(line, "panicked: {why}"),
     };
-    sys::complain(line.text());
+    sys::log_line(line.text());
     // SAFETY: takes nothing.
     unsafe { libc::abort() }
 }

@@ -16,7 +16,7 @@ const CALL: usize = 64;
 
 /// The state of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Doing {
+enum ThreadState {
     /// It runs, or was woken and will run.
     Runs,
     /// It sleeps in the kernel on this epoll descriptor.
@@ -29,7 +29,7 @@ enum Doing {
 pub fn on(is_meant: impl Fn(c_int) -> bool) -> Vec<c_int> {
     let mut found = Vec::new();
     numbers_in(c"/proc/self/task", |thread| {
-        if let Some(Doing::Waits(set)) = doing(thread)
+        if let Some(ThreadState::Waits(set)) = state_of(thread)
             && is_meant(set)
         {
             found.push(thread);
@@ -40,11 +40,11 @@ pub fn on(is_meant: impl Fn(c_int) -> bool) -> Vec<c_int> {
 
 /// Whether a thread that was found and woken has not yet begun to sleep on another descriptor.
 pub fn is_waking(thread: c_int) -> bool {
-    matches!(doing(thread), Some(Doing::Runs | Doing::Waits(_)))
+    matches!(state_of(thread), Some(ThreadState::Runs | ThreadState::Waits(_)))
 }
 
 /// `None` for a thread that has ended.
-fn doing(thread: c_int) -> Option<Doing> {
+fn state_of(thread: c_int) -> Option<ThreadState> {
     let path = CString::new(format!("/proc/self/task/{thread}/syscall")).ok()?;
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: the path is a C string.
@@ -55,9 +55,9 @@ fn doing(thread: c_int) -> Option<Doing> {
     sys::close(file);
     let call = call.get(..len.ok()?)?;
     Some(if call.starts_with(b"running") {
-        Doing::Runs
+        ThreadState::Runs
     } else {
-        waited_on(call).map_or(Doing::Other, Doing::Waits)
+        waited_on(call).map_or(ThreadState::Other, ThreadState::Waits)
     })
 }
 

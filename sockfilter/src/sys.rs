@@ -91,7 +91,7 @@ pub fn getpid() -> c_int {
 }
 
 /// Lets other threads use this processor (sched_yield).
-pub fn give_way() {
+pub fn yield_processor() {
     // SAFETY: no arguments, no memory.
     let _ = unsafe { syscall!(libc::SYS_sched_yield) };
 }
@@ -159,7 +159,7 @@ pub fn duplicate_high(fd: c_int) -> Result<c_int, Errno> {
 
 /// Writes a line to standard error, completely or not at all. If standard error is a connection (as with
 /// inetd and vsftpd), nothing is written, since its client would read it.
-pub fn complain(text: &str) {
+pub fn log_line(text: &str) {
     if fdtable::entry(2) != fdtable::Entry::Kernel {
         return;
     }

@@ -40,9 +40,9 @@ pub fn found(policy: &mut SpinPolicy, gap: &mut Gap) {
 }
 
 /// Yields the processor between two attempts.
-pub fn give_way(gap: &Gap) {
+pub fn yield_processor(gap: &Gap) {
     if gap.is_open() {
-        sys::give_way();
+        sys::yield_processor();
     }
 }
 
@@ -185,11 +185,11 @@ pub fn blocking<T>(
         counted = true;
         match step {
             Step::Done(result) => return result,
-            Step::Again => give_way(&gap),
+            Step::Again => yield_processor(&gap),
             Step::Sleep(waiter, wake, timer) => {
                 held.hold();
-                let nap = sooner(deadline.left(), timer);
-                let (slept, agent) = sleep(id, waiter, wake, nap, restarts, &held);
+                let sleep_ns = sooner(deadline.left(), timer);
+                let (slept, agent) = sleep(id, waiter, wake, sleep_ns, restarts, &held);
                 ENGINE.with(|engine| {
                     engine.woken(agent);
                     resign(engine, &[id], waiter);
@@ -247,12 +247,12 @@ pub fn until(id: DescriptionId, limit_ns: u64, mut done: impl FnMut(&Engine) -> 
                 let [provider, agent] = pollfds(wakes);
                 let mut fds =
                     [libc::pollfd { fd: waiter, events: libc::POLLIN, revents: 0 }, provider, agent];
-                let nap = sooner(deadline.left(), timer);
+                let sleep_ns = sooner(deadline.left(), timer);
                 let mut sleeper = Sleeper { descriptions: &[id], waiter, mask: None, call: None };
                 // A signal handler may leave by siglongjmp.
                 let _ = cancel::guarded(&mut sleeper, cancelled, || {
                     // SAFETY: no mask.
-                    unsafe { sys::ppoll(&mut fds, nap, core::ptr::null()) }
+                    unsafe { sys::ppoll(&mut fds, sleep_ns, core::ptr::null()) }
                 });
                 ENGINE.with(|engine| {
                     engine.woken(fds[2].revents != 0);

@@ -142,7 +142,7 @@ impl Credentials {
         self.current().server_config.clone()
     }
 
-    /// Returns a verifier that accepts the server `wanted` only, for clients that build their own
+    /// Returns a verifier that accepts the server `expected` only, for clients that build their own
     /// configuration.
     pub fn server_verifier(&self, expected: ExpectedServer) -> Arc<dyn rustls::client::danger::ServerCertVerifier> {
         Arc::new(client::Follower::new(self, expected))

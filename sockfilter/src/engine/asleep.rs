@@ -8,7 +8,7 @@ use crate::{lock, sys, wait};
 
 /// A thread that sleeps.
 #[derive(Clone, Copy, Debug)]
-pub struct Asleep {
+pub struct SleepingThread {
     thread: usize,
     /// The eventfd that wakes it.
     waker: c_int,
@@ -73,7 +73,7 @@ impl Engine {
         self.disarmed = false;
         if let Some(waker) = waker {
             let until = self.deadline();
-            self.asleep.push(Asleep { thread: lock::thread(), waker, until });
+            self.asleep.push(SleepingThread { thread: lock::thread(), waker, until });
         }
         Ok(self.wakes())
     }

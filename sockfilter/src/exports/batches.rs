@@ -4,7 +4,7 @@ use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
 
 use super::io::{has_messages, opened_by, receive_message, send_message, sendmsg};
 use super::poll;
-use crate::memory::is_nowhere;
+use crate::memory::is_unmappable;
 use crate::ops::{c_int_result, rights};
 use crate::{real, sys};
 
@@ -16,7 +16,7 @@ unsafe fn each(
     mut one: impl FnMut(*mut msghdr, bool) -> Option<ssize_t>,
     mut enough: impl FnMut() -> bool,
 ) -> Option<c_int> {
-    if is_nowhere(messages) && count > 0 {
+    if is_unmappable(messages) && count > 0 {
         return None;
     }
     for at in 0..count as usize {
@@ -101,7 +101,7 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
             return result;
         }
     }
-    let count_known = if is_nowhere(messages) { 0 } else { count.min(libc::UIO_MAXIOV as c_uint) as usize };
+    let count_known = if is_unmappable(messages) { 0 } else { count.min(libc::UIO_MAXIOV as c_uint) as usize };
     // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for
     // the call.
     let has_rights =

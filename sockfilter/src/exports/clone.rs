@@ -4,7 +4,7 @@ use core::ffi::c_void;
 
 use libc::c_int;
 
-use crate::handover::{self, Which};
+use crate::handover::{self, Selection};
 use crate::next::Next;
 use crate::{bootstrap, fork};
 
@@ -83,7 +83,7 @@ pub(super) unsafe extern "C" fn clone(
     }
     if flags & libc::CLONE_VM != 0 {
         // The child cannot hand over connections itself, so they become kernel sockets before.
-        handover::leave(Which::ForChild);
+        handover::leave(Selection::ForChild);
         return next(body, argument);
     }
     let start = Start { body: of_child, argument };

@@ -3,7 +3,7 @@
 use libc::{FILE, c_int, c_uint, c_ulong, c_void};
 
 use crate::fdtable::{self, Entry};
-use crate::memory::is_nowhere;
+use crate::memory::is_unmappable;
 use crate::next::Next;
 use crate::ops::{c_int_result, descriptors, options};
 use crate::real;
@@ -134,14 +134,14 @@ pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_u
     }
     let pointer = argument as *mut c_int;
     if matches!(request, libc::FIONREAD | libc::TIOCOUTQ)
-        && !is_nowhere(pointer)
+        && !is_unmappable(pointer)
         && let Some(count) = options::queued(fd, request)
     {
         // SAFETY: these requests take a pointer to a writable int.
         return c_int_result(count.map(|count| unsafe { pointer.write_unaligned(count) }).map(|()| 0));
     }
     // The kernel returns this error for files that cannot raise signals.
-    if request == FIOASYNC && !is_nowhere(pointer) && options::is_socket(fd) {
+    if request == FIOASYNC && !is_unmappable(pointer) && options::is_socket(fd) {
         // SAFETY: FIOASYNC takes a pointer to a readable int.
         return c_int_result(if unsafe { pointer.read_unaligned() } != 0 {
             Err(libc::ENOTTY)

@@ -11,7 +11,7 @@ use std::ffi::CString;
 
 use libc::c_int;
 
-use crate::handover::{self, Which};
+use crate::handover::{self, Selection};
 use crate::next::Next;
 use crate::{bootstrap, preload, seal};
 
@@ -20,7 +20,7 @@ pub(super) type Strings = *const *const c_char;
 
 /// Called before exec and posix_spawn: hands the connections that stay open over it to the agent.
 pub(super) extern "C" fn before_exec() {
-    handover::leave(Which::OverExec);
+    handover::leave(Selection::OverExec);
 }
 
 /// Defines functions that take an environment: they hand connections to the agent, and add the variables that
@@ -66,7 +66,7 @@ with_environment! {
 /// Whether the program cannot start with the filter preloaded. Returns `false` for an invalid path, which the
 /// kernel rejects, and for an empty one (AT_EMPTY_PATH), since the program is then the descriptor.
 fn is_foreign(folder: c_int, path: *const c_char) -> bool {
-    if crate::memory::is_nowhere(path) {
+    if crate::memory::is_unmappable(path) {
         return false;
     }
     // SAFETY: exec requires a C string.
@@ -76,7 +76,7 @@ fn is_foreign(folder: c_int, path: *const c_char) -> bool {
 
 /// Like [`is_foreign`], for a program that is looked up in PATH.
 fn is_foreign_in_path(file: *const c_char) -> bool {
-    if crate::memory::is_nowhere(file) {
+    if crate::memory::is_unmappable(file) {
         return false;
     }
     // SAFETY: exec requires a C string.
@@ -333,7 +333,7 @@ impl Environment {
 /// # Safety
 /// `strings` must be null, or an array with at least `at` elements before its null pointer.
 unsafe fn text_at<'a>(strings: Strings, at: usize) -> Option<&'a CStr> {
-    if crate::memory::is_nowhere(strings) {
+    if crate::memory::is_unmappable(strings) {
         return None;
     }
     // SAFETY: by this function's contract the array has an element at `at`, which may be its null pointer.

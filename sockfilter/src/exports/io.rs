@@ -3,7 +3,7 @@
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 
 use crate::fdtable::{self, Entry};
-use crate::memory::is_nowhere;
+use crate::memory::is_unmappable;
 use crate::ops::io;
 use crate::ops::rights::Sealed;
 use crate::ops::{c_result, carried_io, ending, rights, sockets, zerocopy};
@@ -36,7 +36,7 @@ unsafe fn opened(
 
 /// Like [`opened`], with the address of a message.
 pub(super) unsafe fn opened_by(fd: c_int, flags: c_int, message: *const msghdr) -> Result<c_int, ssize_t> {
-    if flags & libc::MSG_FASTOPEN == 0 || is_nowhere(message) {
+    if flags & libc::MSG_FASTOPEN == 0 || is_unmappable(message) {
         return Ok(flags);
     }
     // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
@@ -131,7 +131,7 @@ unsafe fn no_address(result: ssize_t, address: *mut sockaddr, len: *mut socklen_
     if result < 0 || address.is_null() {
         return result;
     }
-    if is_nowhere(len) {
+    if is_unmappable(len) {
         return c_result(Err(libc::EFAULT));
     }
     // SAFETY: by the caller's contract `len` is readable and writable.
@@ -230,7 +230,7 @@ pub(super) fn has_messages(fd: c_int) -> bool {
 
 /// recvmsg on an accelerated or carried connection.
 pub(super) unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> Option<ssize_t> {
-    if !has_messages(fd) || is_nowhere(message) {
+    if !has_messages(fd) || is_unmappable(message) {
         return None;
     }
     // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
@@ -260,7 +260,7 @@ pub(super) unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_i
 
 /// sendmsg on an accelerated or carried connection.
 pub(super) unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> Option<ssize_t> {
-    if !has_messages(fd) || is_nowhere(message) {
+    if !has_messages(fd) || is_unmappable(message) {
         return None;
     }
     // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.

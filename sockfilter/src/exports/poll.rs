@@ -5,7 +5,7 @@ use core::slice;
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, time_t, timespec, timeval};
 
 use crate::fdtable::{self, Entry};
-use crate::memory::{is_nowhere, is_wrong};
+use crate::memory::{is_unmappable, is_wrong};
 use crate::ops::{
     c_int_result, epoll, epoll_sleep, error_events, poll as poll_ops, select as select_ops, watched,
 };
@@ -19,12 +19,12 @@ fn of_millis(timeout: c_int) -> Option<u64> {
 /// Nanoseconds of a time-out; null: no limit. `Err` for an ill-formed one.
 ///
 /// # Safety
-/// `time` must be null, readable, or [nowhere](is_nowhere).
+/// `time` must be null, readable, or [nowhere](is_unmappable).
 pub unsafe fn of_timespec(time: *const timespec) -> Result<Option<u64>, sys::Errno> {
     if time.is_null() {
         return Ok(None);
     }
-    if is_nowhere(time) {
+    if is_unmappable(time) {
         return Err(libc::EFAULT);
     }
     // SAFETY: by the caller's contract `time` is null or points to a time.
@@ -41,7 +41,7 @@ fn nanos(seconds: time_t, fraction: i64, unit: i64) -> Result<Option<u64>, sys::
 
 /// The program's poll set, if the filter serves any descriptor in it.
 unsafe fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
-    if is_nowhere(fds) || count == 0 || count as usize > fdtable::DESCRIPTORS_MAX {
+    if is_unmappable(fds) || count == 0 || count as usize > fdtable::DESCRIPTORS_MAX {
         return None;
     }
     // SAFETY: by the caller's contract `fds` has `count` entries.
@@ -287,7 +287,7 @@ unsafe fn epoll_each(
     kernel: impl FnOnce() -> c_int,
 ) -> c_int {
     let room = usize::try_from(count).unwrap_or(0);
-    if is_nowhere(events) || room == 0 || lock::inside() {
+    if is_unmappable(events) || room == 0 || lock::inside() {
         return kernel();
     }
     let timeout = match timeout {

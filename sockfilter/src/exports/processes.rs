@@ -8,14 +8,14 @@ use core::ffi::c_char;
 
 use libc::c_int;
 
-use crate::handover::{self, Which};
+use crate::handover::{self, Selection};
 use crate::next::Next;
 use crate::ops::sockets;
 
 /// Called before the C library makes a stream of a descriptor or prints to it: it reads and writes without
 /// calling the filter, so the connection must be a kernel socket.
 extern "C" fn before_stream(fd: c_int) {
-    handover::leave(Which::Of(fd));
+    handover::leave(Selection::Of(fd));
 }
 
 /// Called before vfork: returns 1 if fork must be used instead, since a child that shares the parent's memory

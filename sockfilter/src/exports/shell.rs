@@ -31,7 +31,7 @@ pub(super) fn resolve() {
 /// # Safety
 /// `command` must be null or a C string.
 unsafe fn replaced(command: *const c_char) -> *mut c_char {
-    if crate::memory::is_nowhere(command) {
+    if crate::memory::is_unmappable(command) {
         return core::ptr::null_mut();
     }
     let foreign = || preload::is_foreign(libc::AT_FDCWD, SHELL);

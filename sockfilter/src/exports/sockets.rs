@@ -3,7 +3,7 @@
 use libc::{c_int, c_void, sockaddr, socklen_t};
 
 use crate::fdtable::{self, Entry};
-use crate::memory::is_nowhere;
+use crate::memory::is_unmappable;
 use crate::ops::names::{self, End};
 use crate::ops::{
     self, c_int_result, carried, ending, lacking, listen as listening, options, sockets, tcp_info, zerocopy,
@@ -182,11 +182,11 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
 }
 
 unsafe fn get_option(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
-    let is_wrong = is_nowhere(value) || is_nowhere(len);
+    let is_wrong = is_unmappable(value) || is_unmappable(len);
     if is_wrong && carried::keeps(level, name) && matches!(fdtable::entry(fd), Entry::Carried(_)) {
         return c_int_result(Err(libc::EFAULT));
     }
-    if !is_nowhere(len) && lacking::is_filter_query(fd, level, name) {
+    if !is_unmappable(len) && lacking::is_filter_query(fd, level, name) {
         // SAFETY: by the caller's contract `len` is writable. The program attached no filter.
         unsafe { len.write_unaligned(0) };
         return 0;

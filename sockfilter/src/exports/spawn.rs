@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use libc::c_int;
 
 use super::exec::{Environment, Strings, before_exec};
-use crate::handover::{self, Which};
+use crate::handover::{self, Selection};
 use crate::next::Next;
 use crate::preload;
 use crate::spawned::{ACTIONS, Folder};
@@ -59,7 +59,7 @@ unsafe extern "C" fn posix_spawn_file_actions_destroy(actions: *mut c_void) -> c
 unsafe extern "C" fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
     let result = call_next!(ADD_DUP2, fn(*mut c_void, c_int, c_int) -> c_int, (actions, fd, new));
     if result == 0 && !ACTIONS.remember(actions as usize, fd) {
-        handover::leave(Which::Of(fd));
+        handover::leave(Selection::Of(fd));
     }
     result
 }
@@ -106,7 +106,7 @@ fn before_spawn(actions: *const c_void) -> bool {
     before_exec();
     let mut any = handover::any_over_exec();
     for fd in ACTIONS.of(actions as usize) {
-        handover::leave(Which::Of(fd));
+        handover::leave(Selection::Of(fd));
         any |= handover::is_placeholder(fd);
     }
     any
@@ -127,7 +127,7 @@ impl Withheld {
             return Ok(Withheld(Vec::new()));
         }
         if first_named.is_some() || inherited.iter().any(|fd| *fd <= libc::STDERR_FILENO) {
-            sys::complain("a client's connection is not given to a program without the filter");
+            sys::log_line("a client's connection is not given to a program without the filter");
             return Err(libc::EPERM);
         }
         inherited.iter().for_each(|fd| close_over_exec(*fd, libc::FD_CLOEXEC));

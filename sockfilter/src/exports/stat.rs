@@ -10,13 +10,13 @@ use core::ffi::{c_char, c_void};
 
 use libc::{c_int, c_uint};
 
-use crate::handover::{self, Which};
+use crate::handover::{self, Selection};
 use crate::inherit;
 use crate::next::Next;
 
 fn before(fd: c_int) {
     if inherit::inherited_listener() {
-        handover::leave(Which::Of(fd));
+        handover::leave(Selection::Of(fd));
     }
 }
 

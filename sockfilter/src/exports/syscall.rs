@@ -3,7 +3,7 @@
 use libc::{c_int, c_long, c_uint};
 
 use super::{batches, descriptors, exec, io, poll, processes, sockets, stat, transfer};
-use crate::memory::{is_nowhere, is_wrong};
+use crate::memory::{is_unmappable, is_wrong};
 use crate::ops::select::Sets;
 use crate::{fork, signals, sys};
 
@@ -151,7 +151,7 @@ unsafe fn pselect6(a: [usize; 6]) -> c_long {
     // The sixth argument points to the mask and its length.
     let both = last as *const [usize; 2];
     // SAFETY: by the caller's contract the sixth argument is null or points to a mask's address and length.
-    let [mask, len] = if is_nowhere(both) { [0, MASK_LEN] } else { unsafe { both.read_unaligned() } };
+    let [mask, len] = if is_unmappable(both) { [0, MASK_LEN] } else { unsafe { both.read_unaligned() } };
     // SAFETY: by the caller's contract the arguments are those of pselect6(2): pointers that are null or
     // valid for what it reads and writes.
     unsafe {
@@ -170,7 +170,7 @@ unsafe fn pselect6(a: [usize; 6]) -> c_long {
 /// # Safety
 /// `arguments` must be null or have `len` readable bytes.
 unsafe fn copies_memory(arguments: usize, len: usize) -> bool {
-    if is_nowhere(arguments as *const u64) || len < CLONE_ARGS_MIN {
+    if is_unmappable(arguments as *const u64) || len < CLONE_ARGS_MIN {
         return false;
     }
     let word = |at: usize| (arguments + at) as *const u64;

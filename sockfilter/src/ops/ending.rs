@@ -60,7 +60,7 @@ pub fn sign(fd: c_int) {
     // SAFETY: an address that is the family only; the kernel reads its two bytes.
     let signed = unsafe { syscall!(libc::SYS_bind, fd, &raw const family, size_of_val(&family)) };
     if let Err(errno) = signed {
-        sys::complain(&format!("the end of a connection could not be signed (error {errno})"));
+        sys::log_line(&format!("the end of a connection could not be signed (error {errno})"));
     }
 }
 

@@ -6,7 +6,7 @@ use std::mem;
 use csp_types::spin::Gap;
 use libc::{c_int, epoll_event, sigset_t};
 
-use super::epoll_sleep::{Nap, kernel_wait};
+use super::epoll_sleep::{KernelSleep, kernel_wait};
 use super::error_events::same_set;
 use super::poll;
 use crate::description::{Description, DescriptionId, KernelMembership, Kind, Membership};
@@ -14,7 +14,7 @@ use crate::engine::{ENGINE, Engine};
 use crate::epoll_set::EpollSet;
 use crate::fdtable::{self, Entry};
 use crate::lock;
-use crate::memory::is_nowhere;
+use crate::memory::is_unmappable;
 use crate::sys::{self, Errno, syscall};
 use crate::wait::{self, Busy, Deadline, sooner};
 
@@ -42,7 +42,7 @@ pub unsafe fn control(
     if lock::inside() {
         return None;
     }
-    let given = if operation == libc::EPOLL_CTL_DEL || is_nowhere(event) {
+    let given = if operation == libc::EPOLL_CTL_DEL || is_unmappable(event) {
         None
     } else {
         // SAFETY: by the caller's contract `event` is null or points to an event.
@@ -268,7 +268,7 @@ fn change(
 }
 
 /// The result of one check of a set.
-enum Look {
+enum SetState {
     /// The number of ready accelerated members.
     Ready(usize),
     /// Like `Ready`, and the kernel's members are polled for the remaining entries.
@@ -306,31 +306,31 @@ pub unsafe fn wait(
     // The kernel has reported that a member is ready.
     let mut ready = false;
     loop {
-        let (look, epoll) = ENGINE.with(|engine| {
+        let (state, epoll) = ENGINE.with(|engine| {
             let by = engine.still_by(epoll, id);
-            let look = engine.look(by, id, events, ready, deadline, &mut gap);
-            match (&look, counted) {
-                (Look::NotOurs | Look::Ready(_), true) => engine.end_call(id),
-                (Look::NotOurs | Look::Ready(_), false) | (_, true) => {}
+            let state = engine.check_once(by, id, events, ready, deadline, &mut gap);
+            match (&state, counted) {
+                (SetState::NotOurs | SetState::Ready(_), true) => engine.end_call(id),
+                (SetState::NotOurs | SetState::Ready(_), false) | (_, true) => {}
                 (_, false) => engine.begin_call(id.index),
             }
-            (look, by)
+            (state, by)
         });
         counted = true;
-        let mut nap = Nap { id, epoll, found: 0, turn: false, time_ns: Some(0), deadline };
+        let mut kernel_sleep = KernelSleep { id, epoll, found: 0, turn: false, time_ns: Some(0), deadline };
         let mut let_in = core::ptr::null();
-        match look {
-            Look::NotOurs => return Some(Err(libc::EBADF)),
-            Look::Again => {
-                wait::give_way(&gap);
+        match state {
+            SetState::NotOurs => return Some(Err(libc::EBADF)),
+            SetState::Again => {
+                wait::yield_processor(&gap);
                 continue;
             }
-            Look::Ready(count) => return Some(Ok(count)),
-            Look::Also(count) => nap.found = count,
-            Look::KernelFirst => nap.turn = true,
+            SetState::Ready(count) => return Some(Ok(count)),
+            SetState::Also(count) => kernel_sleep.found = count,
+            SetState::KernelFirst => kernel_sleep.turn = true,
             // The mask applies to each sleep as a whole.
-            Look::Sleep(time_ns) => (nap.time_ns, let_in) = (time_ns, mask),
-            Look::SleepOutside => {
+            SetState::Sleep(time_ns) => (kernel_sleep.time_ns, let_in) = (time_ns, mask),
+            SetState::SleepOutside => {
                 // SAFETY: by the caller's contract `mask` is null or points to a signal set.
                 match unsafe { poll::poll_set(epoll, id, deadline.left(), mask) } {
                     Ok(found) => ready = found,
@@ -345,7 +345,7 @@ pub unsafe fn wait(
         ready = false;
         gap.woke();
         // SAFETY: by the caller's contract `mask` is null or points to a signal set.
-        if let Some(result) = unsafe { kernel_wait(&nap, events, let_in) }.transpose() {
+        if let Some(result) = unsafe { kernel_wait(&kernel_sleep, events, let_in) }.transpose() {
             return Some(result);
         }
     }
@@ -360,7 +360,7 @@ impl Engine {
         Some(count)
     }
 
-    fn look(
+    fn check_once(
         &mut self,
         epoll: c_int,
         id: DescriptionId,
@@ -368,13 +368,13 @@ impl Engine {
         ready: bool,
         deadline: Deadline,
         gap: &mut Gap,
-    ) -> Look {
+    ) -> SetState {
         if !self.descriptions.is_current(id) {
-            return Look::NotOurs;
+            return SetState::NotOurs;
         }
         let moved = self.progress();
         self.refresh();
-        let Some(mut set) = self.lend_set(id) else { return Look::NotOurs };
+        let Some(mut set) = self.lend_set(id) else { return SetState::NotOurs };
         self.interested(&mut set);
         if let Some(wakes) = self.wakes() {
             set.follow(epoll, wakes);
@@ -391,33 +391,33 @@ impl Engine {
             wait::found(&mut self.spin, gap);
             self.publish_soon();
             return match (turn, also) {
-                (true, _) => Look::KernelFirst,
-                (false, true) => Look::Also(count),
-                (false, false) => Look::Ready(count),
+                (true, _) => SetState::KernelFirst,
+                (false, true) => SetState::Also(count),
+                (false, false) => SetState::Ready(count),
             };
         }
         if ready || deadline.is_over() {
             set.sleepers += 1;
             self.return_set(id, set);
-            return Look::Sleep(Some(0));
+            return SetState::Sleep(Some(0));
         }
         if set.watched && !set.foreign {
             self.return_set(id, set);
-            return Look::SleepOutside;
+            return SetState::SleepOutside;
         }
         if self.raised.is_empty() && (moved || wait::looks_again(&mut self.spin, gap)) {
             self.return_set(id, set);
-            return Look::Again;
+            return SetState::Again;
         }
         set.sleepers += 1;
         // The waker of a parent's set would wake threads of the parent as well.
         let waker = (!set.foreign).then_some(set.wake);
         self.return_set(id, set);
         match self.arm(waker) {
-            Ok(_) => Look::Sleep(sooner(deadline.left(), self.next_timeout())),
+            Ok(_) => SetState::Sleep(sooner(deadline.left(), self.next_timeout())),
             Err(Busy) => {
                 self.wake_sleeper(id);
-                Look::Again
+                SetState::Again
             }
         }
     }

@@ -52,7 +52,7 @@ unsafe extern "C" fn cancelled(set: *mut c_void) {
 }
 
 /// One sleep of a call on a set.
-pub(super) struct Nap {
+pub(super) struct KernelSleep {
     /// The set.
     pub id: DescriptionId,
     /// A descriptor of it.
@@ -74,27 +74,27 @@ pub(super) struct Nap {
 /// # Safety
 /// `mask` must be null or point to a signal set.
 pub(super) unsafe fn kernel_wait(
-    nap: &Nap,
+    kernel_sleep: &KernelSleep,
     events: &mut [epoll_event],
     mask: *const sigset_t,
 ) -> Result<Option<usize>, Errno> {
-    let end = if nap.turn { (events.len() - 1).max(1) } else { events.len() };
-    let rest = events.get_mut(nap.found..end).unwrap_or(&mut []);
+    let end = if kernel_sleep.turn { (events.len() - 1).max(1) } else { events.len() };
+    let rest = events.get_mut(kernel_sleep.found..end).unwrap_or(&mut []);
     let count = c_int::try_from(rest.len()).unwrap_or(c_int::MAX);
     let errno = sys::errno();
-    let mut sleeper = nap.id;
+    let mut sleeper = kernel_sleep.id;
     // SAFETY: `rest` is writable for `count` entries; `mask` is null or a signal set by this function's
     // contract.
     let slept = cancel::guarded(&mut sleeper, cancelled, || unsafe {
-        sleep(nap.epoll, rest.as_mut_ptr(), count, nap.time_ns, mask)
+        sleep(kernel_sleep.epoll, rest.as_mut_ptr(), count, kernel_sleep.time_ns, mask)
     });
     let slept = usize::try_from(slept).map_err(|_| sys::errno());
     sys::set_errno(errno);
     ENGINE.with(|engine| {
-        engine.wake_sleeper(nap.id);
-        let result = engine.slept(nap, events, slept);
+        engine.wake_sleeper(kernel_sleep.id);
+        let result = engine.slept(kernel_sleep, events, slept);
         if result != Ok(None) {
-            engine.end_call(nap.id);
+            engine.end_call(kernel_sleep.id);
         }
         result
     })
@@ -137,30 +137,30 @@ impl Engine {
     /// Evaluates the result of a sleep.
     fn slept(
         &mut self,
-        nap: &Nap,
+        kernel_sleep: &KernelSleep,
         events: &mut [epoll_event],
         slept: Result<usize, Errno>,
     ) -> Result<Option<usize>, Errno> {
         let kernel = match slept {
             Ok(kernel) => kernel,
-            Err(_) if nap.found > 0 => return Ok(Some(nap.found)),
+            Err(_) if kernel_sleep.found > 0 => return Ok(Some(kernel_sleep.found)),
             // The descriptor was closed just before the system call.
-            Err(libc::EBADF | libc::EINVAL) if self.has_moved(nap) => return Ok(None),
+            Err(libc::EBADF | libc::EINVAL) if self.has_moved(kernel_sleep) => return Ok(None),
             Err(errno) => return Err(errno),
         };
-        let (kept, ours) = self.strip_own(nap.id, events.get_mut(nap.found..).unwrap_or(&mut []), kernel);
-        let mut found = nap.found + kept;
+        let (kept, ours) = self.strip_own(kernel_sleep.id, events.get_mut(kernel_sleep.found..).unwrap_or(&mut []), kernel);
+        let mut found = kernel_sleep.found + kept;
         // Accelerated members may be ready besides the kernel's.
-        if nap.turn || (ours && kept > 0 && nap.found == 0) {
+        if kernel_sleep.turn || (ours && kept > 0 && kernel_sleep.found == 0) {
             self.progress();
-            found += self.collect(nap.id, events.get_mut(found..).unwrap_or(&mut [])).unwrap_or(0);
+            found += self.collect(kernel_sleep.id, events.get_mut(found..).unwrap_or(&mut [])).unwrap_or(0);
         }
-        Ok(if found > 0 || (!ours && nap.deadline.is_over()) { Some(found) } else { None })
+        Ok(if found > 0 || (!ours && kernel_sleep.deadline.is_over()) { Some(found) } else { None })
     }
 
-    fn has_moved(&mut self, nap: &Nap) -> bool {
-        let by = self.still_by(nap.epoll, nap.id);
-        by >= 0 && by != nap.epoll
+    fn has_moved(&mut self, kernel_sleep: &KernelSleep) -> bool {
+        let by = self.still_by(kernel_sleep.epoll, kernel_sleep.id);
+        by >= 0 && by != kernel_sleep.epoll
     }
 
     /// Removes the filter's own events from the `n` that the kernel returned. Returns the number of the

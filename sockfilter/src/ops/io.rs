@@ -59,7 +59,7 @@ pub unsafe fn iovecs<'a>(parts: *const iovec, count: usize) -> Result<&'a [iovec
     if count == 0 {
         return Ok(&[]);
     }
-    if memory::is_nowhere(parts) {
+    if memory::is_unmappable(parts) {
         return Err(libc::EFAULT);
     }
     // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for the
@@ -70,7 +70,7 @@ pub unsafe fn iovecs<'a>(parts: *const iovec, count: usize) -> Result<&'a [iovec
 
 /// How a receive operation treats the bytes.
 #[derive(Clone, Copy)]
-struct Taking {
+struct ReceiveMode {
     /// They are not consumed (MSG_PEEK).
     peek: bool,
     /// They are discarded (MSG_TRUNC).
@@ -78,7 +78,7 @@ struct Taking {
     /// The call waits until all of them are received (MSG_WAITALL).
     all: bool,
     /// Whether the destination of the bytes is invalid: the call fails with EFAULT once there are bytes.
-    nowhere: bool,
+    faults: bool,
     wanted: usize,
 }
 
@@ -92,7 +92,7 @@ pub unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result
         Ok(None) => return None,
         Err(errno) => return Some(Err(errno)),
     };
-    if parts.iter().any(|part| memory::is_kernels(part.iov_base)) {
+    if parts.iter().any(|part| memory::is_kernel_address(part.iov_base)) {
         return Some(Err(libc::EFAULT));
     }
     if flags & libc::MSG_ERRQUEUE != 0 {
@@ -101,25 +101,25 @@ pub unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result
     if flags & libc::MSG_OOB != 0 {
         return Some(Err(libc::EINVAL));
     }
-    let taking = Taking {
+    let mode = ReceiveMode {
         peek: flags & libc::MSG_PEEK != 0,
         discard: flags & libc::MSG_TRUNC != 0,
         all: flags & libc::MSG_WAITALL != 0,
-        nowhere: flags & libc::MSG_TRUNC == 0 && parts.iter().any(is_nowhere),
+        faults: flags & libc::MSG_TRUNC == 0 && parts.iter().any(is_unmappable),
         wanted: parts.iter().map(|p| p.iov_len).sum(),
     };
     let mut done = 0;
     let result = blocking(id, deadline, |engine| {
         // SAFETY: by the caller's contract each of `parts` names memory that is lent for the call.
-        let taken = unsafe { take(engine, id, parts, &mut done, taking) };
+        let taken = unsafe { take(engine, id, parts, &mut done, mode) };
         match taken {
-            Ok(()) if !taking.all || done == taking.wanted => Attempt::Done(Ok(done)),
+            Ok(()) if !mode.all || done == mode.wanted => Attempt::Done(Ok(done)),
             Ok(()) if deadline.is_over() => Attempt::Done(Ok(done)),
             Ok(()) if done > 0 => Attempt::Partly,
             Ok(()) => Attempt::WouldBlock,
             Err(Some(errno)) if errno != libc::EAGAIN && done == 0 => Attempt::Done(Err(errno)),
             Err(Some(libc::EAGAIN)) if done == 0 => Attempt::WouldBlock,
-            Err(Some(libc::EAGAIN)) if taking.all && !deadline.is_over() => Attempt::Partly,
+            Err(Some(libc::EAGAIN)) if mode.all && !deadline.is_over() => Attempt::Partly,
             // The end of the stream, or an error after bytes: the next call reports it.
             Err(_) => Attempt::Done(Ok(done)),
         }
@@ -132,8 +132,8 @@ pub unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result
 }
 
 /// Whether a part lies outside the addresses of any program.
-fn is_nowhere(part: &iovec) -> bool {
-    part.iov_len > 0 && memory::is_nowhere(part.iov_base)
+fn is_unmappable(part: &iovec) -> bool {
+    part.iov_len > 0 && memory::is_unmappable(part.iov_base)
 }
 
 /// Consumes (or peeks at) the available bytes, into `parts` from byte `done` on. `Err(None)` is the end of
@@ -146,30 +146,30 @@ unsafe fn take(
     id: DescriptionId,
     parts: &[iovec],
     done: &mut usize,
-    taking: Taking,
+    mode: ReceiveMode,
 ) -> Result<(), Option<Errno>> {
     let flow = engine.flow(id).map_err(Some)?;
     let app = &mut engine.link.as_mut().ok_or(libc::EBADF)?.app;
-    if taking.nowhere {
+    if mode.faults {
         return Err(if app.unread(flow) > 0 { Some(libc::EFAULT) } else { why_none(app, flow) });
     }
-    if taking.peek {
+    if mode.peek {
         // SAFETY: by the caller's contract each of `parts` names memory that is lent for the call.
-        return unsafe { look_at(app, flow, parts, done, taking) };
+        return unsafe { look_at(app, flow, parts, done, mode) };
     }
-    if taking.wanted == 0 {
+    if mode.wanted == 0 {
         return app.read(now(), flow, &mut [], false).map(drop).map_err(|e| Some(errno_of(e)));
     }
     let mut skip = *done;
     for part in parts {
         let from = skip.min(part.iov_len);
         skip -= from;
-        while *done < taking.wanted && from < part.iov_len {
+        while *done < mode.wanted && from < part.iov_len {
             let len = part.iov_len - from;
-            let (asked, read) = if taking.discard {
-                let mut nowhere = [0; FILE_CHUNK];
-                let asked = (taking.wanted - *done).min(FILE_CHUNK);
-                (asked, app.read(now(), flow, nowhere.get_mut(..asked).unwrap_or(&mut []), false))
+            let (asked, read) = if mode.discard {
+                let mut discarded = [0; FILE_CHUNK];
+                let asked = (mode.wanted - *done).min(FILE_CHUNK);
+                (asked, app.read(now(), flow, discarded.get_mut(..asked).unwrap_or(&mut []), false))
             } else {
                 // SAFETY: by the caller's contract each of `parts` names memory that is lent for the call.
                 // `from` lies within the part.
@@ -186,7 +186,7 @@ unsafe fn take(
                 }
                 Err(error) => return Err(Some(errno_of(error))),
             }
-            if !taking.discard {
+            if !mode.discard {
                 break;
             }
         }
@@ -209,15 +209,15 @@ unsafe fn look_at(
     flow: FlowId,
     parts: &[iovec],
     done: &mut usize,
-    taking: Taking,
+    mode: ReceiveMode,
 ) -> Result<(), Option<Errno>> {
     *done = 0;
     if app.unread(flow) == 0 {
         return Err(why_none(app, flow));
     }
     for part in parts {
-        if taking.discard {
-            *done = app.unread(flow).min(taking.wanted);
+        if mode.discard {
+            *done = app.unread(flow).min(mode.wanted);
             break;
         }
         if part.iov_len > 0 {
@@ -227,7 +227,7 @@ unsafe fn look_at(
         }
     }
     let over = app.readiness(Handle::Flow(flow)).contains(Readiness::PEER_SHUTDOWN);
-    if over && *done < taking.wanted { Err(None) } else { Ok(()) }
+    if over && *done < mode.wanted { Err(None) } else { Ok(()) }
 }
 
 /// send and its variants on an accelerated connection; `None`: the call is passed to the kernel.
@@ -243,7 +243,7 @@ pub unsafe fn send(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result<us
     if flags & libc::MSG_OOB != 0 {
         return Some(Err(libc::EOPNOTSUPP));
     }
-    if parts.iter().any(is_nowhere) {
+    if parts.iter().any(is_unmappable) {
         return Some(Err(libc::EFAULT));
     }
     let wanted: usize = parts.iter().map(|p| p.iov_len).sum();

@@ -20,7 +20,7 @@ pub type Name = (u16, u16);
 
 /// Which options that accelerated sockets lack a socket may have, before it is accelerated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Asked {
+pub enum LackingOptions {
     /// This process made the socket and set no option that accelerated sockets lack.
     #[default]
     Nothing,
@@ -32,39 +32,39 @@ pub enum Asked {
 
 /// Why a socket stays in the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stay {
+pub struct Unaccelerated {
     /// The reason.
     pub reason: Reason,
     /// The option, if that is the reason. `None` with [`Reason::Lacking`]: SIGIO (O_ASYNC).
     pub option: Option<Name>,
 }
 
-impl Stay {
+impl Unaccelerated {
     /// The entry of the process page for a socket that stays in the kernel.
     pub fn entry(self, kind: SocketKind, fd: c_int, local: SocketAddr, remote: SocketAddr) -> SocketEntry {
         SocketEntry { option: self.option, ..SocketEntry::new(kind, self.reason, fd as u32, local, remote) }
     }
 }
 
-impl From<Reason> for Stay {
+impl From<Reason> for Unaccelerated {
     fn from(reason: Reason) -> Self {
-        Stay { reason, option: None }
+        Unaccelerated { reason, option: None }
     }
 }
 
-fn lacking(option: Option<Name>) -> Stay {
-    Stay { reason: Reason::Lacking, option }
+fn lacking(option: Option<Name>) -> Unaccelerated {
+    Unaccelerated { reason: Reason::Lacking, option }
 }
 
 impl Engine {
     /// Checks that a socket has no property that accelerated sockets lack.
-    pub fn check_lacking(&self, index: usize, fd: c_int) -> Result<(), Stay> {
+    pub fn check_lacking(&self, index: usize, fd: c_int) -> Result<(), Unaccelerated> {
         let Some(d) = self.descriptions.get(index) else { return Ok(()) };
-        of(fd, d.family, d.asked).map_or(Ok(()), Err)
+        of(fd, d.family, d.lacking_options).map_or(Ok(()), Err)
     }
 }
 
-fn of(fd: c_int, family: c_int, asked: Asked) -> Option<Stay> {
+fn of(fd: c_int, family: c_int, lacking_options: LackingOptions) -> Option<Unaccelerated> {
     // SAFETY: no pointers.
     let flags = unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_GETFL) }.unwrap_or(0);
     if flags & libc::O_ASYNC as usize != 0 {
@@ -76,15 +76,15 @@ fn of(fd: c_int, family: c_int, asked: Asked) -> Option<Stay> {
     if option_value::<c_int>(fd, libc::SOL_SOCKET, SO_BINDTOIFINDEX) != 0 {
         return Some(lacking(Some((options::SOCKET as u16, libc::SO_BINDTODEVICE as u16))));
     }
-    match asked {
-        Asked::Nothing => None,
-        Asked::Once(name) => Some(lacking(Some(name))),
-        Asked::Perhaps => first_that_differs(fd, family),
+    match lacking_options {
+        LackingOptions::Nothing => None,
+        LackingOptions::Once(name) => Some(lacking(Some(name))),
+        LackingOptions::Perhaps => first_that_differs(fd, family),
     }
 }
 
 /// The first option of [`Trace::Value`] whose value differs from that of a new socket.
-fn first_that_differs(fd: c_int, family: c_int) -> Option<Stay> {
+fn first_that_differs(fd: c_int, family: c_int) -> Option<Unaccelerated> {
     let fresh = Scratch::new(family).ok()?;
     let by_value = |option: &&options::SocketOption| option.treatment == Treatment::Kernel(Trace::Value);
     let differs = |option: &&options::SocketOption| {
@@ -155,9 +155,9 @@ pub fn note(fd: c_int, level: c_int, name: c_int) {
     ENGINE.with(|engine| {
         let Entry::Candidate(index) = fdtable::entry(fd) else { return };
         let Some(d) = engine.descriptions.get_mut(index) else { return };
-        d.asked = match (d.asked, trace) {
-            (Asked::Once(first), _) => Asked::Once(first),
-            (_, Trace::Value) => Asked::Perhaps,
+        d.lacking_options = match (d.lacking_options, trace) {
+            (LackingOptions::Once(first), _) => LackingOptions::Once(first),
+            (_, Trace::Value) => LackingOptions::Perhaps,
             (_, Trace::Call) => {
                 let option = (level as u16, name as u16);
                 // After exec, or when passed through a Unix socket, only the socket itself carries this
@@ -165,7 +165,7 @@ pub fn note(fd: c_int, level: c_int, name: c_int) {
                 if filter_len(fd) == Ok(0) {
                     let _ = Mark::Kernel { option }.put(fd);
                 }
-                Asked::Once(option)
+                LackingOptions::Once(option)
             }
         };
     });

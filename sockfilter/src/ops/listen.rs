@@ -7,7 +7,7 @@ use csp_app::Handle;
 use csp_wire::agent::page::{Reason, SocketEntry, SocketKind};
 use libc::{c_int, socklen_t};
 
-use super::lacking::Stay;
+use super::lacking::Unaccelerated;
 use super::sockets::{LISTEN_LINK_WAIT_NS, option_value, refused_in_strict_mode};
 use crate::description::{Kind, ListenState};
 use crate::engine::{ENGINE, Engine};
@@ -24,16 +24,16 @@ pub fn listen(fd: c_int, backlog: c_int) -> Option<Result<usize, Errno>> {
     }
     match fdtable::entry(fd) {
         Entry::Candidate(index) if !lock::inside() => ENGINE.with(|engine| {
-            let stay = match engine.start_listening(index, fd, backlog) {
+            let why = match engine.start_listening(index, fd, backlog) {
                 Ok(()) => return Some(Ok(0)),
                 Err(NoListener::Refused(errno)) => return Some(Err(errno)),
-                Err(NoListener::Kernel(stay)) => stay,
+                Err(NoListener::Kernel(why)) => why,
             };
-            if refused_in_strict_mode(stay.reason) {
-                engine.show_kernel_socket(fd, kernel_entry(fd, stay));
+            if refused_in_strict_mode(why.reason) {
+                engine.show_kernel_socket(fd, kernel_entry(fd, why));
                 return Some(Err(libc::ENETDOWN));
             }
-            engine.kernel_listener(index, fd, stay);
+            engine.kernel_listener(index, fd, why);
             None
         }),
         Entry::Ours(index) if !lock::inside() => {
@@ -100,7 +100,7 @@ pub fn external_listener(fd: c_int) -> Result<(), Errno> {
         static SAID: AtomicBool = AtomicBool::new(false);
         if !SAID.swap(true, Ordering::Relaxed) {
             let at = address::bound(fd).map_or_else(|_| String::from("?"), |a| a.to_string());
-            sys::complain(&format!(
+            sys::log_line(&format!(
                 "a listener that was made outside the filter is refused (strict mode): {at}"
             ));
         }
@@ -116,14 +116,14 @@ pub fn is_v6_only(fd: c_int, family: c_int) -> bool {
 /// Why a socket does not become an accelerated listener.
 enum NoListener {
     /// It stays in the kernel.
-    Kernel(Stay),
+    Kernel(Unaccelerated),
     /// listen() fails with this error.
     Refused(Errno),
 }
 
-impl From<Stay> for NoListener {
-    fn from(stay: Stay) -> Self {
-        NoListener::Kernel(stay)
+impl From<Unaccelerated> for NoListener {
+    fn from(why: Unaccelerated) -> Self {
+        NoListener::Kernel(why)
     }
 }
 
@@ -163,9 +163,9 @@ impl Engine {
         Ok(())
     }
 
-    fn kernel_listener(&mut self, index: usize, fd: c_int, stay: Stay) {
+    fn kernel_listener(&mut self, index: usize, fd: c_int, why: Unaccelerated) {
         self.counters.listeners_kernel += 1;
-        self.leave_to_kernel(fd, index, kernel_entry(fd, stay));
+        self.leave_to_kernel(fd, index, kernel_entry(fd, why));
     }
 
     /// Returns why a listener that was created outside the filter stays in the kernel.
@@ -183,9 +183,9 @@ impl Engine {
 }
 
 /// The page's entry for a listener in the kernel.
-fn kernel_entry(fd: c_int, stay: Stay) -> SocketEntry {
+fn kernel_entry(fd: c_int, why: Unaccelerated) -> SocketEntry {
     let local = address::bound(fd).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
-    stay.entry(SocketKind::KernelListener, fd, local, local)
+    why.entry(SocketKind::KernelListener, fd, local, local)
 }
 
 /// The address of a listener; an unbound one gets a port, as listen() assigns it.

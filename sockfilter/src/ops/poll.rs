@@ -19,7 +19,7 @@ pub fn concerns(fds: &[pollfd]) -> bool {
     !lock::inside() && fds.iter().any(|p| fdtable::is_ours(p.fd) || zerocopy::may_report(p.fd))
 }
 
-enum Look {
+enum Readiness {
     Ready,
     Again,
     /// The descriptor number now refers to another file.
@@ -101,22 +101,22 @@ unsafe fn look_and_sleep(
     let count = fds.len();
     kernel.extend([pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 3]);
     loop {
-        let look = ENGINE.with(|engine| {
+        let state = ENGINE.with(|engine| {
             poll_carried(engine, &mut kernel, fds, &ours);
             // The caller continues with another descriptor of the set.
             if call.is_some_and(|set| is_another(fds, set)) {
-                return Look::Moved;
+                return Readiness::Moved;
             }
-            look(engine, fds, &ours, &targets, deadline, &mut gap)
+            check_once(engine, fds, &ours, &targets, deadline, &mut gap)
         });
-        let (nap, enrolled) = match look {
-            Look::Again => {
-                wait::give_way(&gap);
+        let (sleep_ns, enrolled) = match state {
+            Readiness::Again => {
+                wait::yield_processor(&gap);
                 continue;
             }
-            Look::Moved => return Ok(1),
-            Look::Ready => (Some(0), None),
-            Look::Sleep(enrolled, nap) => (nap, enrolled),
+            Readiness::Moved => return Ok(1),
+            Readiness::Ready => (Some(0), None),
+            Readiness::Sleep(enrolled, sleep_ns) => (sleep_ns, enrolled),
         };
         let (waiter, wakes) = enrolled.unwrap_or((-1, None));
         if let Some([first, rest @ ..]) = kernel.get_mut(count..) {
@@ -127,7 +127,7 @@ unsafe fn look_and_sleep(
         let slept = unsafe {
             wait::ppoll(
                 &mut kernel,
-                nap,
+                sleep_ns,
                 mask,
                 &mut Sleeper { descriptions: &targets, waiter, mask: None, call },
             )
@@ -193,14 +193,14 @@ fn merge(fds: &mut [pollfd], kernel: &[pollfd]) -> usize {
     ready
 }
 
-fn look(
+fn check_once(
     engine: &mut Engine,
     fds: &mut [pollfd],
     ours: &[(usize, DescriptionId)],
     targets: &[DescriptionId],
     deadline: Deadline,
     gap: &mut Gap,
-) -> Look {
+) -> Readiness {
     let moved = engine.progress();
     engine.refresh();
     let mut ready = false;
@@ -218,20 +218,20 @@ fn look(
     if ready {
         wait::found(&mut engine.spin, gap);
         engine.publish_soon();
-        return Look::Ready;
+        return Readiness::Ready;
     }
     if deadline.is_over() {
-        return Look::Sleep(None, Some(0));
+        return Readiness::Sleep(None, Some(0));
     }
     if engine.raised.is_empty() && (moved || wait::looks_again(&mut engine.spin, gap)) {
-        return Look::Again;
+        return Readiness::Again;
     }
-    let Ok(waiter) = enroll(engine, targets) else { return Look::Sleep(None, Some(0)) };
+    let Ok(waiter) = enroll(engine, targets) else { return Readiness::Sleep(None, Some(0)) };
     match engine.arm(Some(waiter)) {
-        Ok(wake) => Look::Sleep(Some((waiter, wake)), sooner(deadline.left(), engine.next_timeout())),
+        Ok(wake) => Readiness::Sleep(Some((waiter, wake)), sooner(deadline.left(), engine.next_timeout())),
         Err(Busy) => {
             resign(engine, targets, waiter);
-            Look::Again
+            Readiness::Again
         }
     }
 }

@@ -3,8 +3,8 @@
 use libc::{c_int, cmsghdr, msghdr};
 
 use crate::fdtable::{self, Entry};
-use crate::handover::{self, Which};
-use crate::memory::is_nowhere;
+use crate::handover::{self, Selection};
+use crate::memory::is_unmappable;
 use crate::{inherit, seal, sys};
 
 /// Calls `then` with every descriptor in a message's control data.
@@ -111,18 +111,18 @@ impl Drop for Sealed {
 /// As for sendmsg: the header must be null or valid.
 pub unsafe fn outgoing(message: *const msghdr) -> Option<Sealed> {
     // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
-    if is_nowhere(message) || unsafe { (*message).msg_controllen } == 0 || fdtable::highest() <= 0 {
+    if is_unmappable(message) || unsafe { (*message).msg_controllen } == 0 || fdtable::highest() <= 0 {
         return None;
     }
     // SAFETY: as above.
-    if is_nowhere(unsafe { (*message).msg_control }) {
+    if is_unmappable(unsafe { (*message).msg_control }) {
         return None;
     }
     let mut any = false;
     // SAFETY: as above.
     unsafe {
         each_descriptor(message, |fd| {
-            handover::leave(Which::Of(fd));
+            handover::leave(Selection::Of(fd));
             any |= handover::is_carried(fd);
         });
         any.then(|| Sealed::of(message))

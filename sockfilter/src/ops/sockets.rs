@@ -6,7 +6,7 @@ use libc::{c_int, sockaddr, socklen_t};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::lacking::Stay;
+use super::lacking::Unaccelerated;
 use super::{PASS, c_int_result, descriptors, now, streams};
 use crate::description::{DescriptionId, Kind, ListenState};
 use crate::engine::{ENGINE, Engine, errno_of};
@@ -109,10 +109,10 @@ impl Engine {
                 return false;
             }
             let Ok(wake) = self.arm(None) else { continue };
-            let nap = wait::sooner(deadline.left(), self.next_timeout()).map(|ns| ns.min(20_000_000));
+            let sleep_ns = wait::sooner(deadline.left(), self.next_timeout()).map(|ns| ns.min(20_000_000));
             let mut fds = wait::pollfds(wake);
             // SAFETY: no mask.
-            let _ = unsafe { sys::ppoll(&mut fds, nap, core::ptr::null()) };
+            let _ = unsafe { sys::ppoll(&mut fds, sleep_ns, core::ptr::null()) };
         }
     }
 
@@ -329,16 +329,16 @@ fn start_connecting(
     at_once: bool,
 ) -> Option<Result<usize, Errno>> {
     let started = ENGINE.with(|engine| {
-        let stay = match engine.try_connect(index, fd, remote) {
+        let why = match engine.try_connect(index, fd, remote) {
             Ok(id) => {
                 let d = engine.descriptions.get(index)?;
                 return Some(Ok((id, d.nonblocking, d.send_timeout)));
             }
-            Err(stay) => stay,
+            Err(why) => why,
         };
         let local = SocketAddr::from(([0, 0, 0, 0], 0));
-        let entry = stay.entry(SocketKind::KernelConnection, fd, local, remote);
-        if refused_in_strict_mode(stay.reason) {
+        let entry = why.entry(SocketKind::KernelConnection, fd, local, remote);
+        if refused_in_strict_mode(why.reason) {
             engine.show_kernel_socket(fd, entry);
             return Some(Err(libc::ENETUNREACH));
         }
@@ -396,7 +396,7 @@ impl Engine {
         Err(errno)
     }
 
-    fn try_connect(&mut self, index: usize, fd: c_int, remote: SocketAddr) -> Result<DescriptionId, Stay> {
+    fn try_connect(&mut self, index: usize, fd: c_int, remote: SocketAddr) -> Result<DescriptionId, Unaccelerated> {
         let remote = address::reachable(remote);
         self.check_loopback(remote)?;
         if !self.attached()?.session.rules().connects(remote.ip()) {
@@ -471,7 +471,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> c_int {
         if let (true, Some(d)) = (directions.write, engine.descriptions.get_mut(id.index)) {
             d.write_ended = true;
         }
-        engine.spread();
+        engine.notify_changed();
         Ok(Some(0))
     });
     match done {

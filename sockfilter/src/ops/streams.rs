@@ -6,7 +6,7 @@ use core::ffi::c_void;
 
 use libc::c_int;
 
-use crate::handover::{self, Which};
+use crate::handover::{self, Selection};
 use crate::next::Next;
 use crate::{bootstrap, fdtable, lock, sys};
 
@@ -30,7 +30,7 @@ pub fn resolve() {
 /// Called after a descriptor was duplicated to the number `new`.
 pub fn duplicated(new: c_int) {
     if fdtable::is_ours(new) && !lock::inside() && bootstrap::owns_tables() && has_stream(new) {
-        handover::leave(Which::Of(new));
+        handover::leave(Selection::Of(new));
     }
 }
 
@@ -38,7 +38,7 @@ pub fn duplicated(new: c_int) {
 pub fn connected(fd: c_int) {
     let of = fdtable::entry(fd);
     if fdtable::is_ours(fd) && STANDARD.into_iter().any(|standard| fdtable::entry(standard) == of) {
-        handover::leave(Which::Of(fd));
+        handover::leave(Selection::Of(fd));
     }
 }
 

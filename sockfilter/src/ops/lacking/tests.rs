@@ -88,7 +88,7 @@ fn an_option_that_can_be_read_back_is_found_by_its_value() {
         let Some(value) = sample(option) else { continue };
         let family = if option.level == IPV6 { libc::AF_INET6 } else { libc::AF_INET };
         let socket = Scratch::new(family).unwrap();
-        assert_eq!(of(socket.0, family, Asked::Perhaps), None, "a new socket");
+        assert_eq!(of(socket.0, family, LackingOptions::Perhaps), None, "a new socket");
         match set(socket.0, option.level, option.number, &value) {
             Ok(_) => {}
             // Options of a later kernel, or for root only.
@@ -96,10 +96,10 @@ fn an_option_that_can_be_read_back_is_found_by_its_value() {
             Err(libc::EPERM) if !is_root() => continue,
             Err(errno) => panic!("{}: error {errno}", option.name),
         }
-        let stay =
-            of(socket.0, family, Asked::Perhaps).unwrap_or_else(|| panic!("{} is not found", option.name));
-        assert_eq!(stay.reason, Reason::Lacking);
-        let shown = stay.option.and_then(|(level, name)| options::of(level.into(), name.into())).unwrap();
+        let why =
+            of(socket.0, family, LackingOptions::Perhaps).unwrap_or_else(|| panic!("{} is not found", option.name));
+        assert_eq!(why.reason, Reason::Lacking);
+        let shown = why.option.and_then(|(level, name)| options::of(level.into(), name.into())).unwrap();
         // Both names of a device, and all of a timestamp, are one thing to the kernel; so is transparency in
         // both families.
         let alike = |prefix: &&str| option.name.starts_with(*prefix) && shown.name.starts_with(*prefix);
