@@ -214,7 +214,8 @@ impl Custody {
             let (proxy, ends) = ((&left.node, left.worker), (left.local, left.remote));
             match self.side.take_over(now, proxy, left.label, left.ticket, ends) {
                 Ok(flow) => {
-                    self.connections.insert(flow, Connection::new(connection.socket, connection.uid, left.ticket));
+                    self.connections
+                        .insert(flow, Connection::new(connection.socket, connection.uid, left.ticket));
                     self.carried_options.taken(&mut self.side, now, left.ticket, flow);
                     self.counters.taken += 1;
                 }

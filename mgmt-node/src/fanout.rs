@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use csp_identity::{Credentials, IdentityRole, ExpectedServer};
+use csp_identity::{Credentials, ExpectedServer, IdentityRole};
 use csp_types::{NodeId, Role};
 use reqwest::Url;
 use serde::de::DeserializeOwned;

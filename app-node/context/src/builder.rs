@@ -8,7 +8,7 @@ use csp_sandbox::{
 };
 use csp_wire::context::{self, Hash};
 
-use crate::request::{BuildResult, BuildRequest};
+use crate::request::{BuildRequest, BuildResult};
 
 /// Largest number of compiled modules that are cached.
 const MODULES_MAX: usize = 64;

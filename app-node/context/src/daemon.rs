@@ -20,10 +20,10 @@ use csp_daemon::{DaemonError, clock};
 use csp_wire::context::Place;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::library;
-use crate::request::{BuildResult, BuildRequest};
-use crate::session::{Limits, REPORT_INTERVAL, Session, SessionEvent};
 use crate::builder::HandlerBuilder;
+use crate::library;
+use crate::request::{BuildRequest, BuildResult};
+use crate::session::{Limits, REPORT_INTERVAL, Session, SessionEvent};
 
 /// Bytes read at once, equal to a proxy's window.
 const READ_LEN: usize = 64 * 1024;
@@ -137,7 +137,8 @@ fn accept(listener: &TcpListener, options: &Options, live: &Arc<AtomicUsize>, jo
 /// Builds the handlers that sessions request, while the sessions continue.
 fn make_handlers(requests: &Receiver<Job>) {
     lower_priority();
-    let mut builder = HandlerBuilder::with_trial(csp_sandbox::Limits::default(), Some(Trial::default().shared()));
+    let mut builder =
+        HandlerBuilder::with_trial(csp_sandbox::Limits::default(), Some(Trial::default().shared()));
     let mut is_bounded = false;
     for (request, reply) in requests {
         // Done before the first module runs.

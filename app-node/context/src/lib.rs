@@ -20,12 +20,12 @@
 //! | packet plug-ins of level 3, a mode of its own | [`packets`], `csp-plugin-host` |
 #![forbid(unsafe_code)]
 
+pub mod builder;
 pub mod daemon;
 mod emitter;
 pub mod library;
-pub mod request;
 pub mod packets;
 mod reports;
+pub mod request;
 pub mod session;
 mod stage;
-pub mod builder;

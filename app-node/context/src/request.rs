@@ -1,5 +1,5 @@
-//! Requests of sessions to the [`HandlerBuilder`](crate::builder::HandlerBuilder) to build a handler, and the results.
-//! Missing modules and formats are requested from the proxy.
+//! Requests of sessions to the [`HandlerBuilder`](crate::builder::HandlerBuilder) to build a handler, and the
+//! results. Missing modules and formats are requested from the proxy.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -71,7 +71,8 @@ impl Pending {
 
     /// Returns whether a stage that is described again has the same handler.
     pub fn is_of(&self, supply: &Supply<'_>) -> bool {
-        let same = (Some(&self.request.module), self.request.formats.as_ref()) == (supply.module, supply.formats);
+        let same =
+            (Some(&self.request.module), self.request.formats.as_ref()) == (supply.module, supply.formats);
         same && self.request.on_stop == supply.on_stop
     }
 }

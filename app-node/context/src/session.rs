@@ -7,9 +7,8 @@
 //!   STAGE with a module ─▶ request ─▶ [builder] ─▶ built: the handler;  or missing ─▶ WANT ─▶ PART, … ─▶ request with its bytes
 //! ```
 //! What the proxy sends is bounded by the credit that HELLO grants and by [`Limits`]; the session ends when
-//! the proxy exceeds them, or sends something other than its records. A stage whose handler the program does
-//! not have, or which refuses its parameters, does not answer: its path waits at the proxy, and other paths
-//! continue.
+//! the proxy exceeds them, or sends something other than its records. A stage whose handler is missing or
+//! refuses its parameters does not answer: its path waits at the proxy. Other paths continue.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -21,8 +20,8 @@ use csp_wire::context::{FRAMES_MAX, Hash, Message, Place, RECORD_HEADER_LEN, Rec
 use thiserror::Error;
 
 use crate::library::Make;
-use crate::request::{BuildResult, Objects, BuildRequest, Pending};
 use crate::reports;
+use crate::request::{BuildRequest, BuildResult, Objects, Pending};
 use crate::stage::{self, Clock, Incoming, Moment, Outcome, Stage};
 
 /// Interval between reports of a stage. Stops are reported at once.
@@ -402,7 +401,13 @@ impl Session {
     }
 
     /// Processes the result of a request, and appends the output to `out`.
-    pub fn built(&mut self, now: Instant, (place, serial): (Place, u64), made: BuildResult, out: &mut Vec<u8>) {
+    pub fn built(
+        &mut self,
+        now: Instant,
+        (place, serial): (Place, u64),
+        made: BuildResult,
+        out: &mut Vec<u8>,
+    ) {
         let state_bytes = self.limits.state_bytes;
         let stage = self.stages.get_mut(&place);
         let is_its =

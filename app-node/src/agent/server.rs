@@ -32,7 +32,7 @@ use super::helper::Helpers;
 use super::kernel::{bindable, held};
 use super::processes::{ProcessInfo, Processes, Refusal};
 use super::receive::{Received, readable, receive, receive_first};
-use crate::custody::{LeftConnection, Custodian};
+use crate::custody::{Custodian, LeftConnection};
 
 /// Lifetime of a token.
 const TOKEN_LIFETIME_S: u64 = 1800;

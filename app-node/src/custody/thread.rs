@@ -13,7 +13,7 @@ use csp_types::{Duration, Instant, NodeId};
 use csp_vi::{Armed, ViError, Wake};
 use csp_wire::agent::CarriedOption;
 
-use super::{LeftConnection, Counters, Custody, WAITING_MAX, waiting_places};
+use super::{Counters, Custody, LeftConnection, WAITING_MAX, waiting_places};
 
 /// Longest sleep while there are connections, and while there are none.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
@@ -56,10 +56,9 @@ impl Custodian {
     /// Takes a connection into custody. The connection ends if its user has the largest number of waiting
     /// connections, or if the queue is full.
     pub fn take(&self, connection: LeftConnection) {
-        let sent = self
-            .places
-            .enter(connection.uid)
-            .is_some_and(|place| self.thread.mailbox().send(Command::Take(Box::new((connection, place)))).is_ok());
+        let sent = self.places.enter(connection.uid).is_some_and(|place| {
+            self.thread.mailbox().send(Command::Take(Box::new((connection, place)))).is_ok()
+        });
         self.crowded_out.fetch_add(u64::from(!sent), Ordering::Relaxed);
     }
 

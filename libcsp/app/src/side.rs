@@ -20,7 +20,6 @@
 mod channel;
 mod config;
 mod counters;
-mod redirect;
 mod errors;
 mod flow;
 mod handover;
@@ -29,6 +28,7 @@ mod listener;
 mod options;
 mod peek;
 mod records;
+mod redirect;
 mod refused;
 mod slots;
 #[cfg(test)]

@@ -42,7 +42,8 @@ pub(crate) fn load(directory: &Path, verifier: &Verifier) -> Option<Kept> {
 
 fn read(text: &str, origin: &str, verifier: &Verifier) -> Result<Kept, String> {
     let record = GenerationRecord::from_json(text, origin)?;
-    let StoredFields { activation } = serde_json::from_str(text).map_err(|error| format!("{origin}: {error}"))?;
+    let StoredFields { activation } =
+        serde_json::from_str(text).map_err(|error| format!("{origin}: {error}"))?;
     match &activation {
         Some(activation) if activation.is_of(record.generation, &record.hash) => {
             // The activation was verified when this node followed it. That the signer's certificate has

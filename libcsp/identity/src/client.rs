@@ -61,8 +61,8 @@ impl Follower {
     }
 }
 
-/// Returns a client configuration that always follows `credentials`. The server must be the one `expected`, and
-/// its certificate must belong to this cluster and contain the address or name of the connection. Without
+/// Returns a client configuration that always follows `credentials`. The server must be the one `expected`,
+/// and its certificate must belong to this cluster and contain the address or name of the connection. Without
 /// credentials no server is trusted, so that only plain HTTP works.
 pub fn client_config(credentials: Option<&Credentials>, expected: ExpectedServer) -> ClientConfig {
     let builder = ClientConfig::builder_with_provider(provider());

@@ -144,7 +144,10 @@ impl Credentials {
 
     /// Returns a verifier that accepts the server `expected` only, for clients that build their own
     /// configuration.
-    pub fn server_verifier(&self, expected: ExpectedServer) -> Arc<dyn rustls::client::danger::ServerCertVerifier> {
+    pub fn server_verifier(
+        &self,
+        expected: ExpectedServer,
+    ) -> Arc<dyn rustls::client::danger::ServerCertVerifier> {
         Arc::new(client::Follower::new(self, expected))
     }
 

@@ -42,7 +42,7 @@ pub use hashing::HashKey;
 pub use manager::{Manager, ManagerConfig, ManagerError, ObjectKind};
 pub use object::{InDriverOnly, OBJECT_NUMBERS_MAX, OBJECT_PARAMETERS_LEN_MAX, ObjectDeclaration};
 pub use packet::{Binding, Fallback, Metadata, Packet};
-pub use places::{Auto, Move, Node, Places, Observation, LevelReason};
+pub use places::{Auto, LevelReason, Move, Node, Observation, Places};
 pub use plugin::{
     Action, Answer, Call, CallError, Effects, Make, Module, Operation, Plugin, PluginError, ROWS_MAX, Row,
     combine,

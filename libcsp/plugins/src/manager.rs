@@ -378,8 +378,8 @@ impl Manager {
         let id = self.instance(name)?;
         let operations = self.module(&self.declared(id).module)?.operations;
         let found = operations.iter().find(|known| known.name == operation);
-        let found =
-            found.ok_or_else(|| unknown(ObjectKind::Operation, operation, operations.iter().map(|o| o.name)))?;
+        let found = found
+            .ok_or_else(|| unknown(ObjectKind::Operation, operation, operations.iter().map(|o| o.name)))?;
         let settings = Settings::parse(found.arguments, arguments, |name| self.instance(name).ok())?;
         Ok((id, found.name, settings))
     }

@@ -127,7 +127,9 @@ impl Place {
     fn verdict(&mut self) -> Level {
         let expected = self.auto.expects.filter(|_| self.rate.busy() < self.auto.hold);
         let (why, rate) = match (expected, self.rate.mean()) {
-            (Some(expected), Some(measured)) if measured > expected => (LevelReason::Measured(measured), measured),
+            (Some(expected), Some(measured)) if measured > expected => {
+                (LevelReason::Measured(measured), measured)
+            }
             (Some(expected), _) => (LevelReason::Expected(expected), expected),
             (None, Some(measured)) => (LevelReason::Measured(measured), measured),
             // Neither a measurement nor an expectation: it stays where it is.
@@ -252,7 +254,8 @@ impl Places {
     /// Extends the verdict "driver" to the instances behind one that runs or is to run there. Whether they
     /// can run there is included in the obstacle of that instance.
     fn take_along<'a>(&mut self, observations: &'a [Observation], verdicts: &mut BTreeMap<&'a str, Level>) {
-        let by_name: BTreeMap<&str, &Observation> = observations.iter().map(|one| (one.name.as_str(), one)).collect();
+        let by_name: BTreeMap<&str, &Observation> =
+            observations.iter().map(|one| (one.name.as_str(), one)).collect();
         let is_there = |name: &str| {
             self.known.get(name).is_some_and(|place| place.level == Level::Driver && !place.forced)
         };

@@ -265,7 +265,7 @@ fn check_driver(policy: &Policy, rules: &[DesiredRule], places: &[usize], proble
 
 /// The field of a plug-in that an error is about.
 fn field_of(error: &csp_plugins::ManagerError) -> String {
-    use csp_plugins::{ManagerError, SettingError, ObjectKind};
+    use csp_plugins::{ManagerError, ObjectKind, SettingError};
     match error {
         ManagerError::Name(_) | ManagerError::Exists(..) => ".name".to_owned(),
         ManagerError::Level { .. } | ManagerError::Unknown { what: ObjectKind::Environment, .. } => {

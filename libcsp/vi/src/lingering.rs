@@ -1,10 +1,10 @@
-//! Ends that their owner has released and whose peer has not answered yet. They are kept for a while, so that the
-//! last message arrives.
+//! Ends that their owner has released and whose peer has not answered yet. They are kept for a while, so that
+//! the last message arrives.
 
 use std::collections::VecDeque;
 
-/// Milliseconds that a peer has to acknowledge the end of a VI. By then messages that were sent before are in its
-/// memory or cannot be delivered.
+/// Milliseconds that a peer has to acknowledge the end of a VI. By then messages that were sent before are in
+/// its memory or cannot be delivered.
 const LINGER_MS: u64 = 2000;
 
 #[derive(Debug)]

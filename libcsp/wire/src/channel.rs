@@ -11,14 +11,14 @@ use csp_types::FlowLabel;
 use crate::WireError;
 use crate::bytes::{Writer, array_at, check_padding, slice_at};
 
-mod redirect;
 mod payload;
+mod redirect;
 
-pub use redirect::Redirect;
 pub use payload::{
     ADDRESS_LEN, ChannelOption, ConnectPayload, ConnectedPayload, InfoPayload, ListenPayload, OpenPayload,
     OptionPayload, TICKET_LEN, TakeOverPayload, TakenOverPayload, Ticket, emit_address, parse_address,
 };
+pub use redirect::Redirect;
 
 /// Length of a message's header in bytes.
 pub const MESSAGE_HEADER_LEN: usize = 16;

@@ -347,6 +347,8 @@ pub fn body(body: impl Serialize) -> Value {
 
 /// A client of plain HTTP. The library has no TLS of its own here: it must be given one.
 pub fn http() -> reqwest::ClientBuilder {
-    reqwest::Client::builder()
-        .tls_backend_preconfigured(csp_identity::client_config(None, csp_identity::ExpectedServer::Management))
+    reqwest::Client::builder().tls_backend_preconfigured(csp_identity::client_config(
+        None,
+        csp_identity::ExpectedServer::Management,
+    ))
 }

@@ -17,8 +17,8 @@ use super::emit::Route;
 use super::flow_table::{FlowIndex, FlowState, NewFlow};
 use super::node::{NetworkCore, channel_at};
 use super::path_error::icmp_record;
-use super::search;
 use super::peer_location::Sent;
+use super::search;
 
 /// An IP packet from the LAN that carries TCP.
 struct Inbound<'a> {

@@ -38,6 +38,7 @@ mod neighbour;
 mod node;
 mod outbound;
 mod path_error;
+mod peer_location;
 mod plugins;
 mod ports;
 mod proxies;
@@ -48,7 +49,6 @@ mod search;
 #[cfg(test)]
 mod tests;
 mod trace_query;
-mod peer_location;
 
 pub use api::{CoreConfig, Counters, FlowInfo, NetworkOutput, PortConfig, PortId, ProxyId, TunnelFull};
 pub use hosts::HostCounters;

@@ -12,8 +12,8 @@ use super::emit::{self, OutSegment, Route, SegmentError};
 use super::flow_table::{FlowIndex, FlowState, NewFlow};
 use super::neighbour::{Lookup, Request, Waiting};
 use super::node::NetworkCore;
-use super::plugins::{Egress, fields_of};
 use super::peer_location::Sent;
+use super::plugins::{Egress, fields_of};
 
 /// A TCP packet that a proxy sent with its IP header.
 struct WholePacket<'a> {

@@ -18,7 +18,7 @@ use csp_lan::tap::Tap;
 use csp_plugin_modules::PluginModules;
 use csp_plugins::{Answer, Manager, Row};
 use csp_types::MacAddr;
-use csp_xdp::{Driver, DriverError, Loaded, Plan, PortConfig, Demoted, Diverted};
+use csp_xdp::{Demoted, Diverted, Driver, DriverError, Loaded, Plan, PortConfig};
 
 use crate::core::{DriverRules, PluginCounts};
 

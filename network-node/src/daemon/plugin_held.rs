@@ -50,7 +50,8 @@ impl PluginControl {
         }
         let leading = rules_to(&self.manager, name);
         let demoted = self.driver.demoted().iter().filter(|demoted| leading.contains(demoted.rule.as_str()));
-        let demoted: Vec<String> = demoted.map(|demoted| format!("rule {}: {}", demoted.rule, demoted.reason)).collect();
+        let demoted: Vec<String> =
+            demoted.map(|demoted| format!("rule {}: {}", demoted.rule, demoted.reason)).collect();
         if !demoted.is_empty() {
             return Some(format!("runs at level 2 for {}", some_of(&demoted)));
         }

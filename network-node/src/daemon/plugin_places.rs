@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use csp_api::plugins as api;
 use csp_daemon::clock;
-use csp_plugins::{Desired, DesiredInstance, Level, Manager, Move, Node, Places, Observation};
+use csp_plugins::{Desired, DesiredInstance, Level, Manager, Move, Node, Observation, Places};
 use csp_telemetry::SnapshotCell;
 
 use crate::core::PluginCounts;

@@ -26,7 +26,7 @@ use csp_types::{Instant, MacAddr};
 
 use crate::lists::{BlockMap, List, NetworkMap};
 use crate::maps::{AddressKey, Config, Count, HAS_SOCKETS, Name, Port, RawTotals, State, TableValue};
-use crate::plan::{Plan, Diverted};
+use crate::plan::{Diverted, Plan};
 use crate::slots::{Kind, Slots, Wanted};
 use crate::{INSTANCES_MAX, LAYOUT_VERSION, PORTS_MAX};
 

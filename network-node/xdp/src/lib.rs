@@ -16,8 +16,8 @@
 //! tail-calls them, and they tail-call it back (`program/resume.h`, `include/csp_xdp.h`).
 //!
 //! At a port of AF_XDP sockets the same program gives them what passes and is for an address of the node; the
-//! kernel has the rest. Where workers have a way back to the kernel ([`Driver::set_reinjection_ports`]) they also get
-//! what their rules decide on of the rest.
+//! kernel has the rest. Where workers have a way back to the kernel ([`Driver::set_reinjection_ports`]) they
+//! also get what their rules decide on of the rest.
 //!
 //! Programs, maps and links outlive the process when they are pinned. A program that takes them over replaces
 //! the earlier one at each port in one step.
@@ -39,7 +39,7 @@ pub use object::{
     OBJECT_COUNTERS_MAX, OBJECT_LEN_MAX, OBJECT_MAPS_LEN_MAX, OBJECT_MAPS_MAX, ObjectError,
     read as read_object, verify as verify_object,
 };
-pub use plan::{HOPS_MAX, Plan, Demoted, Diverted, obstacles};
+pub use plan::{Demoted, Diverted, HOPS_MAX, Plan, obstacles};
 pub use slots::Slots;
 
 /// Largest number of instances at level 1.

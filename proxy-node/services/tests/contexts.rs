@@ -11,8 +11,8 @@ mod supplied;
 use std::time::Duration;
 
 use common::{CHANNEL, End, World, message, open_channel, subscribe};
-use csp_context::session::{Limits, Session};
 use csp_context::builder::HandlerBuilder;
+use csp_context::session::{Limits, Session};
 use csp_handlers::{Call, Emit, FormatId, Handler, Needs, ParameterError, Piece, State, Stop, builtin};
 use csp_messages::{ChannelKind, QueueLimits};
 use csp_proxy_core::PoolServer;

@@ -232,8 +232,8 @@ impl Tcb {
             self.quick_acks = 0; // data flows both ways: data segments carry the acknowledgements
         }
         let plan = self.send_stretch(cx, SeqRange::new(start, end), options);
-        // RFC 6298 §5.1. A scheduled tail loss probe is postponed by each transmission, because it must follow the
-        // last one.
+        // RFC 6298 §5.1. A scheduled tail loss probe is postponed by each transmission, because it must
+        // follow the last one.
         if !self.timers.retransmission_runs() || self.timers.retransmission.1 != Retransmission::Timeout {
             self.arm_probe_or_timeout(cx);
         }

@@ -162,8 +162,8 @@ impl ReceiveQueue {
         self.chain.clear(blocks);
     }
 
-    /// The SACK blocks to send: after `duplicate` (RFC 2883), the ranges of the latest segments first, then others
-    /// (RFC 2018 §4).
+    /// The SACK blocks to send: after `duplicate` (RFC 2883), the ranges of the latest segments first, then
+    /// others (RFC 2018 §4).
     pub fn sack_blocks(&self, ranges: &RangePool, duplicate: Option<SeqRange>) -> SackBlocks {
         let mut blocks = SackBlocks::EMPTY;
         let block = |range: &SeqRange| SackBlock { start: range.start.0, end: range.end.0 };

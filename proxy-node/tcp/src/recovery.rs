@@ -165,7 +165,8 @@ impl Recovery {
         if self.frto.holds_back() { None } else { self.flight.next_lost(pool) }
     }
 
-    /// Records the retransmission of `range`, the beginning of [`next_lost`](Self::next_lost); `timestamp` is the segment's TSval.
+    /// Records the retransmission of `range`, the beginning of [`next_lost`](Self::next_lost); `timestamp` is
+    /// the segment's TSval.
     pub fn on_retransmit(
         &mut self,
         pool: &mut RecordPool,
@@ -185,8 +186,8 @@ impl Recovery {
         self.delivery.stamp(now, self.flight.in_flight())
     }
 
-    /// Records a tail loss probe that retransmits the last `len` sequence numbers, or fewer, and returns the range
-    /// (RFC 8985 §7.3).
+    /// Records a tail loss probe that retransmits the last `len` sequence numbers, or fewer, and returns the
+    /// range (RFC 8985 §7.3).
     pub fn on_probe_again(&mut self, pool: &mut RecordPool, now: Instant, len: u32) -> Option<SeqRange> {
         let stamp = self.delivery.stamp(now, self.flight.in_flight());
         let range = self.flight.resend_tail(pool, len, &stamp)?;
@@ -243,9 +244,9 @@ impl Recovery {
         self.rack.on_delivered(record, summary.at, echo_before, summary.rtt_min);
     }
 
-    /// Processes the delivery of the numbers of `range`, which follow everything in flight and have no record because only a
-    /// path MTU probe has carried them. Their send time is unknown: they yield no round trip and no delivery rate
-    /// sample, and RACK.xmit_ts remains that of a record.
+    /// Processes the delivery of the numbers of `range`, which follow everything in flight and have no record
+    /// because only a path MTU probe has carried them. Their send time is unknown: they yield no round trip
+    /// and no delivery rate sample, and RACK.xmit_ts remains that of a record.
     pub fn on_unrecorded_delivered(&mut self, summary: &mut AckSummary, range: SeqRange) {
         let len = range.len();
         summary.highest = summary.highest.max(range.end);

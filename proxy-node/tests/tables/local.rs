@@ -10,7 +10,7 @@ use csp_proxy_node::core::service::upstream::Ends;
 use csp_proxy_node::core::{EgressRule, ServiceSpec, ServiceTcp};
 use csp_quality::OutputLink;
 use csp_types::{FlowLabel, FourTuple, Instant, Owner};
-use csp_wire::channel::{CONNECT_BY_LAN, ConnectPayload, Redirect, MessageHeader, MessageKind};
+use csp_wire::channel::{CONNECT_BY_LAN, ConnectPayload, MessageHeader, MessageKind, Redirect};
 use csp_wire::tcp::Flags as TcpFlags;
 
 use crate::world::{VIP, World, web};

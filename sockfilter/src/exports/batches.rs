@@ -101,7 +101,8 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
             return result;
         }
     }
-    let count_known = if is_unmappable(messages) { 0 } else { count.min(libc::UIO_MAXIOV as c_uint) as usize };
+    let count_known =
+        if is_unmappable(messages) { 0 } else { count.min(libc::UIO_MAXIOV as c_uint) as usize };
     // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for
     // the call.
     let has_rights =

@@ -148,7 +148,8 @@ impl Engine {
             Err(libc::EBADF | libc::EINVAL) if self.has_moved(kernel_sleep) => return Ok(None),
             Err(errno) => return Err(errno),
         };
-        let (kept, ours) = self.strip_own(kernel_sleep.id, events.get_mut(kernel_sleep.found..).unwrap_or(&mut []), kernel);
+        let (kept, ours) =
+            self.strip_own(kernel_sleep.id, events.get_mut(kernel_sleep.found..).unwrap_or(&mut []), kernel);
         let mut found = kernel_sleep.found + kept;
         // Accelerated members may be ready besides the kernel's.
         if kernel_sleep.turn || (ours && kept > 0 && kernel_sleep.found == 0) {

@@ -396,7 +396,12 @@ impl Engine {
         Err(errno)
     }
 
-    fn try_connect(&mut self, index: usize, fd: c_int, remote: SocketAddr) -> Result<DescriptionId, Unaccelerated> {
+    fn try_connect(
+        &mut self,
+        index: usize,
+        fd: c_int,
+        remote: SocketAddr,
+    ) -> Result<DescriptionId, Unaccelerated> {
         let remote = address::reachable(remote);
         self.check_loopback(remote)?;
         if !self.attached()?.session.rules().connects(remote.ip()) {

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use csp_app_node::agent::ProxyEntry;
 use csp_wire::agent::Destination;
 
-use crate::proxy::ConnectRequest;
+use crate::proxy::Connect;
 use crate::stage::*;
 
 /// Waits for a CONNECT.
-fn asked(stage: &mut Stage) -> ConnectRequest {
+fn asked(stage: &mut Stage) -> Connect {
     stage.proxy.until("a CONNECT", |p| !p.asked.is_empty());
     stage.proxy.asked.remove(0)
 }

@@ -19,9 +19,9 @@ pub struct Hairpin {
     /// Server halves that no process was offered yet, oldest first.
     waiting: VecDeque<u32>,
     /// CONNECTs that found the backlog full.
-    crowded: VecDeque<ConnectRequest>,
+    crowded: VecDeque<Connect>,
     /// CONNECTs to where nobody listens yet: LISTEN may be on its way on another link.
-    doubtful: Vec<(ConnectRequest, Clock)>,
+    doubtful: Vec<(Connect, Clock)>,
     /// Labels of offers that were withdrawn and that their processes may still use.
     void: BTreeMap<u32, LinkId>,
     made: u64,
@@ -99,7 +99,7 @@ impl Proxy {
     }
 
     /// A CONNECT: refused, connected, or kept until there is room in the backlog.
-    fn pair_up(&mut self, asked: ConnectRequest) {
+    fn pair_up(&mut self, asked: Connect) {
         let backlog = self.listeners.iter().filter(|l| l.serves(asked.remote)).map(|l| l.backlog).max();
         let Some(backlog) = backlog else {
             self.hairpin.iter_mut().for_each(|h| h.doubtful.push((asked, Clock::now())));
@@ -233,7 +233,7 @@ impl Proxy {
     }
 
     /// A CONNECT came.
-    pub(super) fn connect_asked(&mut self, asked: ConnectRequest) {
+    pub(super) fn connect_asked(&mut self, asked: Connect) {
         self.hairpin.iter_mut().for_each(|h| h.asked += 1);
         self.pair_up(asked);
     }

@@ -77,7 +77,7 @@ pub struct Flow {
 
 /// A CONNECT that waits for its answer.
 #[derive(Clone, Copy, Debug)]
-pub struct ConnectRequest {
+pub struct Connect {
     link: LinkId,
     request: u32,
     window: u32,
@@ -90,7 +90,7 @@ pub struct Proxy {
     links: Vec<(LinkId, PeerIdentity)>,
     listeners: Vec<Listener>,
     flows: BTreeMap<u32, Flow>,
-    pub asked: Vec<ConnectRequest>,
+    pub asked: Vec<Connect>,
     labels: LabelAllocator<Vec<u32>>,
     /// What waits for descriptors.
     outbox: VecDeque<(LinkId, MessageHeader, Vec<u8>)>,
@@ -275,7 +275,7 @@ impl Proxy {
             }
             MessageKind::Connect => {
                 let ConnectPayload { remote, local } = ConnectPayload::parse(message.payload).unwrap();
-                let asked = ConnectRequest { link, request: header.id, window: header.argument, remote, local };
+                let asked = Connect { link, request: header.id, window: header.argument, remote, local };
                 if self.hairpin.is_some() && remote.ip().is_loopback() {
                     self.connect_asked(asked);
                 } else {
@@ -477,7 +477,7 @@ impl Proxy {
     }
 
     /// Answers a CONNECT.
-    pub fn connected(&mut self, asked: ConnectRequest) -> u32 {
+    pub fn connected(&mut self, asked: Connect) -> u32 {
         let label = self.labels.allocate().unwrap().to_wire();
         let local = SocketAddr::from(([10, 76, 0, 101], 50_000));
         let payload = OpenPayload { local, remote: asked.remote, window: WINDOW };
@@ -489,7 +489,7 @@ impl Proxy {
         label
     }
 
-    pub fn connect_refused(&mut self, asked: ConnectRequest, reason: i32) {
+    pub fn connect_refused(&mut self, asked: Connect, reason: i32) {
         self.send_control(asked.link, MessageKind::Refused, asked.request, reason as u32);
     }
 

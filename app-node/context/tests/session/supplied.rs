@@ -1,7 +1,7 @@
 //! Stages with supplied handlers: their modules are asked for, and checked; messages wait meanwhile.
 
-use csp_context::request::{BuildResult, BuildRequest};
 use csp_context::builder::HandlerBuilder;
+use csp_context::request::{BuildRequest, BuildResult};
 use csp_sandbox::{Limits as SandboxLimits, Sha256};
 use csp_wire::context::{Hash, OnStop, PART_LEN_MAX, Report, Standing};
 

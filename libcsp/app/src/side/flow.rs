@@ -8,8 +8,8 @@ use csp_wire::channel::{
 };
 
 use super::channel::{AppLane, Lane};
-use super::redirect::unbound;
 use super::records::{Flow, Phase};
+use super::redirect::unbound;
 use super::slots::FlowId;
 use super::{AppError, AppSide, Handle, Readiness, errno};
 use csp_transport::GATHER_MAX;

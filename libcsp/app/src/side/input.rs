@@ -3,7 +3,7 @@
 
 use csp_types::FlowLabel;
 use csp_wire::channel::{
-    CREDIT_WIDER, ConnectedPayload, Redirect, Message, MessageHeader, MessageKind, Messages, OpenPayload,
+    CREDIT_WIDER, ConnectedPayload, Message, MessageHeader, MessageKind, Messages, OpenPayload, Redirect,
     TakenOverPayload,
 };
 

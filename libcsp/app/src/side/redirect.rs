@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use csp_types::{Duration, Instant};
-use csp_wire::channel::{CONNECT_BY_LAN, ConnectPayload, Redirect, MessageHeader, MessageKind};
+use csp_wire::channel::{CONNECT_BY_LAN, ConnectPayload, MessageHeader, MessageKind, Redirect};
 
 use super::channel::Lane;
 use super::records::Phase;

@@ -1,11 +1,11 @@
 //! Behaviour over the memory provider, against a scripted proxy.
 
 mod draining;
-mod redirect;
 mod harness;
 mod interest;
 mod page;
 mod pool;
+mod redirect;
 
 use super::refused::LISTEN_AGAIN;
 use csp_types::{FlowLabel, Role, TraceKind};

@@ -41,7 +41,9 @@ impl Bench {
     fn new(instances: &[(&str, Auto)]) -> Self {
         let mut places = Places::default();
         places.declare(at(0), &mut desired(instances), |_| None);
-        let observations = instances.iter().map(|(name, _)| Observation { name: (*name).to_owned(), ..Observation::default() });
+        let observations = instances
+            .iter()
+            .map(|(name, _)| Observation { name: (*name).to_owned(), ..Observation::default() });
         let mut bench = Bench { places, observations: observations.collect(), node: node(), second: 0 };
         // As the daemon does it when a policy comes into force: nothing was counted.
         bench.evaluate();

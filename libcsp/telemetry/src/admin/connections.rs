@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::Limits;
-use super::tls::{Acceptor, Accepted};
+use super::tls::{Accepted, Acceptor};
 use crate::shares::{Place, Shares};
 
 /// Delay before accepting again after accept(2) failed, for instance with EMFILE.

@@ -17,8 +17,8 @@
 //! The provider checks its sockets, and so for hang-ups, after [`Provider::arm`] and on every 256th call of
 //! [`Provider::poll_event`].
 
-mod cache;
 mod acceptor;
+mod cache;
 mod layout;
 mod lend;
 pub mod rendezvous;

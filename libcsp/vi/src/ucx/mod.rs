@@ -50,8 +50,8 @@ const PROGRESS_EVERY: u32 = 16;
 /// Largest number of progress calls into the library per call of the provider.
 const PROGRESS_MAX: u32 = 16;
 
-/// Loads libucp; the error says why that failed. Creating a provider loads it, too. Loading modifies the environment,
-/// so a daemon calls this before it starts threads.
+/// Loads libucp; the error says why that failed. Creating a provider loads it, too. Loading modifies the
+/// environment, so a daemon calls this before it starts threads.
 pub fn load() -> Result<(), ViError> {
     sys::api().map(drop)
 }

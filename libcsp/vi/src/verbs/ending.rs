@@ -13,8 +13,8 @@ impl VerbsProvider {
         self.linger(vi, &Control::Reject(reason));
     }
 
-    /// Sends the last control message of an end that the caller has released. The end is removed when the peer has
-    /// answered, or after a while.
+    /// Sends the last control message of an end that the caller has released. The end is removed when the
+    /// peer has answered, or after a while.
     pub(super) fn linger(&mut self, vi: u64, last: &Control) {
         if let Some(end) = self.ends.get_mut(vi) {
             end.stage = Stage::Lingering;

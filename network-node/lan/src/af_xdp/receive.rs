@@ -9,7 +9,7 @@ use csp_wire::checksum::Checksum as Sum;
 use csp_wire::offload::{Checksum, Frame};
 
 use super::check;
-use super::handoff::{End, Destination};
+use super::handoff::{Destination, End};
 use super::socket::{ReceiveRings, Socket};
 use crate::af_packet::socket::Socket as RawSocket;
 use crate::port::{LanReceiver, RECEIVE_BATCH_MAX, ReceiveCounters};
@@ -121,7 +121,8 @@ impl LanReceiver for Receiver {
         let mut total = 0;
         for queue in queues {
             let (count, wrong) = queue.receive(&mut |bytes| {
-                let place = handoff.as_mut().map_or(Destination::Own, |handoff| handoff.place(bytes, not_handed));
+                let place =
+                    handoff.as_mut().map_or(Destination::Own, |handoff| handoff.place(bytes, not_handed));
                 if place == Destination::Own {
                     lend(counters, *may_be_partial, bytes, each);
                 }

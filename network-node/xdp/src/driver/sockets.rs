@@ -10,8 +10,8 @@ use crate::{PORTS_MAX, QUEUES_MAX};
 
 impl Driver {
     /// Sets whether level 1 classifies frames, which costs time for each frame and is off without rules.
-    /// `diverted` selects the IP packets for addresses of others that the sockets receive, on ports with a path
-    /// back to the kernel.
+    /// `diverted` selects the IP packets for addresses of others that the sockets receive, on ports with a
+    /// path back to the kernel.
     pub fn classify(&mut self, classifies: bool, diverted: Diverted) -> Result<(), DriverError> {
         (self.classifies, self.diverted) = (classifies, diverted);
         for (at, port) in self.config_now.ports.iter_mut().enumerate() {

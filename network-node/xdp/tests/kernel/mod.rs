@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use csp_plugins::text::parse_match;
 use csp_plugins::{Fallback, Level, Manager, WORKERS};
 use csp_types::{Instant, MacAddr};
-use csp_xdp::{Driver, Plan, PortConfig, Diverted};
+use csp_xdp::{Diverted, Driver, Plan, PortConfig};
 
 use super::{DRIVER, LOOPBACK, XDP_DROP, XDP_PASS, fixture};
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use csp_types::{FlowLabel, FourTuple, TraceEvent, TraceKind};
-use csp_wire::channel::{Redirect, MessageHeader, MessageKind, OpenPayload};
+use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload, Redirect};
 
 use super::HAIRPIN_WINDOW;
 use crate::connect::PORT_TRIES;

@@ -39,8 +39,8 @@ impl Tcb {
             }
         }
         if self.sack {
-            // The SACK blocks of a reordered (older) acknowledgement are still valid. A block may extend beyond
-            // SND.NXT if a path MTU probe arrived; the part in flight counts.
+            // The SACK blocks of a reordered (older) acknowledgement are still valid. A block may extend
+            // beyond SND.NXT if a path MTU probe arrived; the part in flight counts.
             let range = SeqRange::new(self.snd_una, self.sent_end());
             let blocks = segment.options.sack.as_slice();
             self.recovery.on_sack(cx.records, &mut summary, range, blocks, u32::from(self.mss()));

@@ -424,7 +424,7 @@ impl Flight {
         pool.at(index).end
     }
 
-    /// Records the retransmission of at most the last `len` sequence numbers, not marked as lost; returns the range.
+    /// Records that at most the last `len` sequence numbers, not marked lost, were resent; returns the range.
     pub fn resend_tail(&mut self, pool: &mut RecordPool, len: u32, stamp: &Stamp) -> Option<SeqRange> {
         let mut index = self.all.last;
         if index == NIL || pool.at(index).state != RecordState::InFlight {

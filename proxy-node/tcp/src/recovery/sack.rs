@@ -17,7 +17,8 @@ const STEPS: u32 = 1024;
 const BLOCK_LEN_MAX: u32 = 1 << 30;
 
 impl Recovery {
-    /// Processes the SACK blocks of an acknowledgement. Blocks outside `sent`, which starts at SND.UNA, are ignored.
+    /// Processes the SACK blocks of an acknowledgement. Blocks outside `sent`, which starts at SND.UNA, are
+    /// ignored.
     pub fn on_sack(
         &mut self,
         pool: &mut RecordPool,
@@ -27,13 +28,14 @@ impl Recovery {
         mss: u32,
     ) {
         summary.dsack = reported_duplicate(blocks, summary.ack);
-        // Bounds the records of the connection, because splitting off single bytes would fill the pool: twice as many
-        // records as segments are enough.
+        // Bounds the records of the connection, because splitting off single bytes would fill the pool: twice
+        // as many records as segments are enough.
         let most = 64 + sent.len() / mss.max(1) * 2;
         let mut budget = STEPS;
         for block in blocks {
             let range = SeqRange::new(Seq(block.start), Seq(block.end));
-            // Measured from SND.UNA, because a hostile block can be longer than sequence number comparison permits.
+            // Measured from SND.UNA, because a hostile block can be longer than sequence number comparison
+            // permits.
             let from_una = |seq: Seq| seq.0.wrapping_sub(sent.start.0);
             let (first, last) = (from_una(range.start), from_una(range.end));
             if first >= last || last > sent.len() {
@@ -69,7 +71,8 @@ impl Recovery {
     }
 }
 
-/// RFC 2883 §4: the first block reports a duplicate if the acknowledgement number, or the second block, covers it.
+/// RFC 2883 §4: the first block reports a duplicate if the acknowledgement number, or the second block,
+/// covers it.
 fn reported_duplicate(blocks: &[SackBlock], ack: Seq) -> Option<SeqRange> {
     let first = blocks.first()?;
     let (start, end) = (Seq(first.start), Seq(first.end));

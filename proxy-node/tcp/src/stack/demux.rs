@@ -95,7 +95,8 @@ impl Stack {
             Owner::Connection(slot) => self.deliver_to(now, slot, arrival, segment),
             Owner::TimeWait(slot, _) => self.deliver_in_time_wait(now, slot, arrival, segment),
             Owner::NoConnection(tuple) => {
-                let unmatched = UnmatchedSegment { tuple, via: arrival.via, segment: &segment, time_wait: None };
+                let unmatched =
+                    UnmatchedSegment { tuple, via: arrival.via, segment: &segment, time_wait: None };
                 self.deliver_to_listener(now, unmatched)
             }
         }

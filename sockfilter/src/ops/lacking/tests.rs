@@ -96,8 +96,8 @@ fn an_option_that_can_be_read_back_is_found_by_its_value() {
             Err(libc::EPERM) if !is_root() => continue,
             Err(errno) => panic!("{}: error {errno}", option.name),
         }
-        let why =
-            of(socket.0, family, LackingOptions::Perhaps).unwrap_or_else(|| panic!("{} is not found", option.name));
+        let why = of(socket.0, family, LackingOptions::Perhaps)
+            .unwrap_or_else(|| panic!("{} is not found", option.name));
         assert_eq!(why.reason, Reason::Lacking);
         let shown = why.option.and_then(|(level, name)| options::of(level.into(), name.into())).unwrap();
         // Both names of a device, and all of a timestamp, are one thing to the kernel; so is transparency in

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use csp_authority::{Authority, Request, Timestamp};
-use csp_identity::{Credentials, IdentityRole, ExpectedServer};
+use csp_identity::{Credentials, ExpectedServer, IdentityRole};
 use csp_types::{NodeId, Role};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
