@@ -57,7 +57,7 @@ use csp_types::Instant;
 
 use crate::list::{Links, List};
 use crate::plane::ChannelId;
-use crate::schedule::{RoundRobin, Turn, TurnBudget};
+use crate::schedule::{RoundRobin, Schedule, Turn, TurnBudget};
 use path::Path;
 use resource_monitor::ResourceMonitor;
 
@@ -227,15 +227,14 @@ impl Contexts {
         self.contexts.iter().any(|context| context.remote_credit == 0 && context.queues.has_work())
     }
 
-    /// Makes a stage eligible to be served, unless its path waits for the one that it replaces. `flows`: the
-    /// worker's schedule, in which contexts follow the channels from `first` on.
-    fn wake(&mut self, path: u16, stage: usize, (flows, first): (&mut RoundRobin, u16)) {
+    /// Makes a stage eligible to be served, unless its path waits for the one that it replaces.
+    fn wake(&mut self, path: u16, stage: usize, schedule: &mut Schedule) {
         let Some(known) = self.path(path).filter(|known| known.after.is_empty()) else { return };
         let Some(context) = known.stages.get(stage).map(|stage| stage.context) else { return };
         if let Some(slot) = self.contexts.get_mut(usize::from(context)) {
             slot.queues.set_active(queue_number(path, stage), true);
             if slot.remote_credit == 0 {
-                flows.set_active(first + context, true);
+                schedule.set_context(context, true);
             }
         }
     }

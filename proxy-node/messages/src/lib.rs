@@ -56,7 +56,7 @@ pub use flows::{FieldReader, FlowFields};
 pub use peers::{PeerId, Role};
 pub use plane::{
     AttachError, ChannelId, ChannelStatus, Counters, DeliveredError, Delivery, Feed, MessagePlane,
-    PeerStatus, PublishError, Published, UnknownChannel, UnknownPeer,
+    PeerStatus, PublishError, Published,
 };
 pub use pool::{
     Budget, BudgetError, FRAMES_MAX, MessageHandle, MessageInfo, MessagePool, Occupancy, PoolConfig,

@@ -3,6 +3,7 @@
 //! [`RoundRobin`] divides a worker among channels with work. Information flows are divided before their messages reach queues
 //! (`csp_quality`).
 
+use crate::channel::Channel;
 use crate::list::{Links, List};
 
 /// Most work for a flow in one turn.
@@ -100,6 +101,48 @@ impl RoundRobin {
         if let Some(debt) = self.debts.get_mut(usize::from(turn.flow)) {
             *debt = (-turn.bytes).max(0);
         }
+    }
+}
+
+/// The turns of a worker: those of its channels, then those of its contexts.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    turns: RoundRobin,
+    /// Number of channels. The first context has the flow behind them.
+    channels: u16,
+}
+
+impl Schedule {
+    /// A schedule of so many channels and contexts, all without work.
+    pub fn new(budget: TurnBudget, channels: u16, contexts: u16) -> Self {
+        let flows = usize::from(channels) + usize::from(contexts);
+        Schedule { turns: RoundRobin::new(budget, flows), channels }
+    }
+
+    /// Records whether a channel has messages for receivers that have room.
+    #[inline]
+    pub fn set_channel(&mut self, slot: u16, ch: &Channel) {
+        self.turns.set_active(slot, !ch.pending.is_empty());
+    }
+
+    /// Records whether a context has messages to process.
+    pub fn set_context(&mut self, context: u16, active: bool) {
+        self.turns.set_active(self.channels + context, active);
+    }
+
+    /// Returns the context whose turn it is; `None`: the turn is a channel's.
+    pub fn context_of(&self, turn: &Turn) -> Option<u16> {
+        turn.flow.checked_sub(self.channels)
+    }
+
+    /// Returns the next turn; `None` if there is no work.
+    pub fn next_flow(&mut self) -> Option<Turn> {
+        self.turns.next_flow()
+    }
+
+    /// Records the use of a turn.
+    pub fn end_turn(&mut self, turn: Turn) {
+        self.turns.end_turn(turn);
     }
 }
 

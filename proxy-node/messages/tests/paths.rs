@@ -148,7 +148,7 @@ impl World {
 
     fn park(&mut self, parked: bool) {
         self.parked = parked;
-        self.plane.set_parked(self.receiver, parked).unwrap();
+        self.plane.set_parked(self.receiver, parked);
     }
 
     fn go_elsewhere(&mut self) {

@@ -274,7 +274,7 @@ impl MessageBroker {
             plane.add_channel(spec.channel.clone()).map_err(|error| SpecError::Channel(name(), error))?;
         plane.set_number(id, spec.number);
         if spec.derived && spec.channel.sequence {
-            let _ = plane.number_rows(id); // it was added just now
+            plane.number_rows(id);
         }
         let zmtp = spec.zmtp(self.config.subscriptions.topic_len_max as usize);
         if spec.keys.is_some() && self.sealing.len() < sealed_len(zmtp.message_len_max) {
@@ -306,7 +306,7 @@ impl MessageBroker {
     fn remove(&mut self, number: u32) {
         let Some(bound) = self.channels.remove(&number) else { return };
         if let Some(plane) = &mut self.plane {
-            let _ = plane.remove_channel(bound.id); // it is there: it was added and not removed
+            plane.remove_channel(bound.id);
         }
         for peer in self.connections.values_mut().filter(|peer| peer.number == number) {
             peer.orphan();
@@ -327,7 +327,7 @@ impl MessageBroker {
             self.refusals.rights_removed += 1;
             if let (Some(plane), Some(id)) = (&mut self.plane, peer.id) {
                 plane.lost(id, peer.given.as_ref().map_or(0, given::Given::messages));
-                let _ = plane.detach(id, |_| {}); // it is attached
+                plane.detach(id, |_| {});
             }
             departed.push(peer.ending);
             peer.orphan();

@@ -11,7 +11,7 @@ use super::path::{Path, PathCounters, PathId, PathSpec, STAGES_MAX, Stage, Stage
 use crate::channel::Channel;
 use crate::pool::{MessagePool, Usage};
 use crate::queue::{Policy, Queue};
-use crate::schedule::RoundRobin;
+use crate::schedule::Schedule;
 
 /// Why a path is not activated.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -90,9 +90,6 @@ pub enum PathError {
     #[error("the worker has as many paths as it may have")]
     TooMany,
 }
-
-/// The worker's schedule, and the number of the first context in it.
-pub(crate) type Flows<'a> = (&'a mut RoundRobin, u16);
 
 impl Contexts {
     /// Checks a path.
@@ -225,7 +222,7 @@ impl Contexts {
     }
 
     /// Wakes all stages of a path that have work.
-    pub fn wake_all(&mut self, index: u16, (flows, first): Flows<'_>) {
+    pub fn wake_all(&mut self, index: u16, schedule: &mut Schedule) {
         let Some(path) = self.path(index) else { return };
         let is_due = |stage: &Stage| stage.timer.is_some_and(|timer| timer.due);
         let mut work = Targets::NONE;
@@ -234,7 +231,7 @@ impl Contexts {
                 work = work.and(Targets::stage(at));
             }
         }
-        work.stages().for_each(|stage| self.wake(index, stage, (flows, first)));
+        work.stages().for_each(|stage| self.wake(index, stage, schedule));
     }
 
     /// Records that the stages of a path have ended.
@@ -269,7 +266,7 @@ impl Contexts {
     }
 
     /// Discards all messages in the paths of a channel. Returns how many.
-    pub fn discard(&mut self, ch: &mut Channel, pool: &mut MessagePool, (flows, first): Flows<'_>) -> u64 {
+    pub fn discard(&mut self, ch: &mut Channel, pool: &mut MessagePool, schedule: &mut Schedule) -> u64 {
         let mut lost = 0;
         for index in self.of_channel(ch).into_iter().rev() {
             let Some(path) = self.path_mut(index) else { continue };
@@ -284,7 +281,7 @@ impl Contexts {
                     lost += 1;
                 }
             }
-            self.settle(index, ch, (flows, first));
+            self.settle(index, ch, schedule);
         }
         lost
     }

@@ -7,12 +7,9 @@ use csp_types::Instant;
 
 use crate::channel::Channel;
 use crate::flows::{self, FieldsInForce};
-use crate::peers::Peers;
-use crate::plane::{ChannelId, Distributor, gather};
+use crate::plane::{ChannelId, Distribution};
 use crate::pool::{MessageHandle, MessagePool};
 use crate::queue::{Item, Policy};
-use crate::subscriptions::Subscriptions;
-use crate::trace::Traces;
 
 /// Largest number of messages at the ends of paths that wait to be copied to other channels: one call of a
 /// handler may emit this many.
@@ -40,20 +37,15 @@ impl Fed {
 /// The parts of the plane that distribute a channel's messages.
 pub(crate) struct Outlet<'a> {
     pub now: Instant,
-    pub slot: u16,
+    pub id: ChannelId,
+    /// The policy's number of the channel.
+    pub number: u32,
     pub ch: &'a mut Channel,
     pub pool: &'a mut MessagePool,
-    pub peers: &'a mut Peers,
-    pub subscriptions: &'a mut Subscriptions,
-    pub matched: &'a mut Vec<u32>,
-    pub space: &'a mut Vec<u8>,
-    pub traces: &'a mut Traces,
+    pub distribution: &'a mut Distribution,
     pub fed: &'a mut Fed,
-    /// Where messages wait for the output link, and the fields that flows use; absent if no flows share it, or
-    /// the message has waited.
+    /// Where messages wait for the output link, and the fields that flows use; absent if no flows share it.
     pub link: Option<(&'a mut SharedLink, &'a FieldsInForce)>,
-    /// Policy's number of the channel, and the generation of its slot.
-    pub number: (u32, u16),
     /// The flow of the message that a context of flows processes.
     pub flow: Option<FlowId>,
 }
@@ -90,15 +82,17 @@ impl Outlet<'_> {
     /// flows has processed the message. Takes over one reference.
     #[inline(never)]
     pub fn wait(&mut self, item: Item) {
-        let (found, copies) = self.copies(item);
+        let first = self.pool.frame_lens(item.handle).next().unwrap_or(0);
+        let (slot, parts) = (self.id.index, self.pool.slices(item.handle));
+        let (found, copies) = self.distribution.copies((slot, self.ch), first, parts).unwrap_or_default();
         let Some((link, fields)) = &mut self.link else { return };
         let flow = self.flow.unwrap_or_else(|| {
             let format = self.pool.format(item.handle);
-            let mut descriptor = Descriptor::default().channel(self.number.0).format(format.0.into());
+            let mut descriptor = Descriptor::default().channel(self.number).format(format.0.into());
             let (start, len) = body(self.pool, item.handle);
             let record = || self.pool.range(item.handle, start, len);
             if let Some(fields) = fields.of(link) {
-                fields.read((self.number.0, format), record, len as usize, &mut descriptor);
+                fields.read((self.number, format), record, len as usize, &mut descriptor);
             }
             link.table().classify(&descriptor)
         });
@@ -108,7 +102,7 @@ impl Outlet<'_> {
         }
         let place = crate::pool::MessagePool::place(item.handle);
         let arrived = self.pool.info(item.handle).map_or(self.now, |info| info.arrived);
-        let queued = flows::queued(place, self.number.1, bytes, arrived);
+        let queued = flows::queued(place, self.id.generation, bytes, arrived);
         let done = match link.serves() {
             true => link.put_ready(self.now, flow, queued, self.flow.is_some()),
             false => link.offer(self.now, flow, queued, true) == Offered::Queued,
@@ -123,33 +117,9 @@ impl Outlet<'_> {
         }
     }
 
-    /// Returns how many receivers a message has, and for how many of them a copy will take the output link.
-    fn copies(&mut self, item: Item) -> (u32, u32) {
-        let Outlet { slot, ch, pool, peers, subscriptions, space, .. } = self;
-        if ch.backlog_limits().is_some() {
-            return (1, 1);
-        }
-        let first = pool.frame_lens(item.handle).next().unwrap_or(0) as usize;
-        let topic_len = first.min(subscriptions.topic_len_max());
-        let (mut found, mut copies) = (0, 0);
-        if let Some(topic) = gather(space, pool.slices(item.handle), topic_len) {
-            subscriptions.matches(*slot, topic, |subscriber| {
-                found += 1;
-                copies += u32::from(peers.takes_link(ch, subscriber));
-            });
-        }
-        (found, copies)
-    }
-
     /// Gives a message to the receivers' queues. Takes over one reference.
-    pub fn give(&mut self, item: Item) {
-        match self.ch.backlog_limits() {
-            Some(limits) => {
-                self.ch.backlog.push(item, &limits, Policy::Block);
-                self.peers.distribute(self.ch);
-            }
-            None => self.fan_out(item),
-        }
+    fn give(&mut self, item: Item) {
+        self.distribution.give((self.id.index, self.ch), self.pool, self.now, item);
     }
 
     /// Records a message for the channels that this channel feeds, which are not accessible here.
@@ -162,7 +132,7 @@ impl Outlet<'_> {
         match self.fed.0.len() < FED_MAX {
             true => {
                 self.pool.refer(item.handle, 1);
-                self.fed.0.push_back((self.slot, None, item.handle));
+                self.fed.0.push_back((self.id.index, None, item.handle));
             }
             false => self.ch.counters.dropped_path += 1,
         }
@@ -172,23 +142,11 @@ impl Outlet<'_> {
     #[inline(never)]
     pub fn branch(&mut self, to: ChannelId, item: Item) {
         match self.fed.0.len() < FED_MAX {
-            true => self.fed.0.push_back((self.slot, Some(to), item.handle)),
+            true => self.fed.0.push_back((self.id.index, Some(to), item.handle)),
             false => {
                 self.ch.counters.dropped_path += 1;
                 self.pool.release(item.handle);
             }
         }
-    }
-
-    fn fan_out(&mut self, item: Item) {
-        let Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, traces, .. } = self;
-        let first = pool.frame_lens(item.handle).next().unwrap_or(0) as usize;
-        let topic_len = first.min(subscriptions.topic_len_max());
-        let traced = if traces.is_armed() { pool.info(item.handle).map(|info| info.sequence) } else { None };
-        let topic = gather(space, pool.slices(item.handle), topic_len);
-        let mut to = Distributor { slot: *slot, ch, peers, subscriptions, matched, traces };
-        // The message is as long as its frames.
-        to.find(topic.unwrap_or_default(), traced);
-        to.give(pool, *now, item, topic_len);
     }
 }

@@ -82,7 +82,7 @@ impl StagePort<'_> {
         }
         // A part may refer to the message instead; then it needs less.
         let needed = self.outlet.pool.blocks_for(len) + self.reserve;
-        if self.outlet.holds_back() && !self.outlet.pool.admits(self.outlet.slot, needed) {
+        if self.outlet.holds_back() && !self.outlet.pool.admits(self.outlet.id.index, needed) {
             return Made::Wait(needed);
         }
         let made = match emit {
@@ -98,7 +98,7 @@ impl StagePort<'_> {
                 let (arrived, sequence) =
                     of.map_or((now, self.outlet.ch.sequence), |of| (of.arrived, of.sequence));
                 let of = self.item.map(|item| item.handle);
-                let origin = Origin { channel: self.outlet.slot, arrived, sequence, of };
+                let origin = Origin { channel: self.outlet.id.index, arrived, sequence, of };
                 let made = self.outlet.pool.compose(origin, frames, pieces);
                 made.inspect(|made| self.outlet.pool.set_format(*made, format))
             }

@@ -15,7 +15,6 @@
 use csp_handlers::{Emit, Port, Reported, Standing};
 use thiserror::Error;
 
-use super::control_manager::Flows;
 use super::handler_manager::StageSupply;
 use super::outlet::Outlet;
 use super::path::{Path, PathId, Targets};
@@ -23,6 +22,7 @@ use super::port::{StagePort, Wait};
 use super::{Contexts, stage_of};
 use crate::channel::Channel;
 use crate::pool::{MessageHandle, MessagePool};
+use crate::schedule::Schedule;
 
 /// Bytes of the messages of a stage that a remote context may have, if they are more than one.
 pub const GIVEN_BYTES_MAX: u64 = 256 << 10;
@@ -169,7 +169,7 @@ impl Contexts {
         ticket: Ticket,
         (output, emit): (u8, Emit<'_>),
         outlet: Outlet<'_>,
-        (flows, first): Flows<'_>,
+        schedule: &mut Schedule,
     ) -> Result<(), RemoteError> {
         let (index, path) = self.given(ticket)?;
         let at = usize::from(ticket.stage);
@@ -218,7 +218,7 @@ impl Contexts {
         }
         stage.skip += 1;
         stage.remote_calls += 1;
-        touched.stages().for_each(|stage| self.wake(index, stage, (flows, first)));
+        touched.stages().for_each(|stage| self.wake(index, stage, schedule));
         Ok(())
     }
 
@@ -229,7 +229,7 @@ impl Contexts {
         ticket: Ticket,
         (done, passed): (RemoteDone, bool),
         pool: &MessagePool,
-        (flows, first): Flows<'_>,
+        schedule: &mut Schedule,
     ) -> Result<(MessageHandle, u16), RemoteError> {
         let (index, path) = self.given(ticket)?;
         let at = usize::from(ticket.stage);
@@ -253,12 +253,12 @@ impl Contexts {
         if let Some(slot) = self.contexts.get_mut(usize::from(context)) {
             slot.monitor.processed(item.len, left);
         }
-        wake.stages().for_each(|stage| self.wake(index, stage, (flows, first)));
+        wake.stages().for_each(|stage| self.wake(index, stage, schedule));
         Ok((item.handle, super::queue_number(index, at)))
     }
 
     /// Records the loss of a remote context: its messages are passed to its successor.
-    pub fn remote_lost(&mut self, context: u16, (flows, first): Flows<'_>) {
+    pub fn remote_lost(&mut self, context: u16, schedule: &mut Schedule) {
         for index in 0..self.paths.len() as u16 {
             let Some(path) = self.path_mut(index) else { continue };
             let mut again = Targets::NONE;
@@ -268,7 +268,7 @@ impl Contexts {
                 (stage.given, stage.given_bytes, stage.remote_calls) = (0, 0, 0);
                 again = again.and(Targets::stage(at));
             }
-            again.stages().for_each(|stage| self.wake(index, stage, (flows, first)));
+            again.stages().for_each(|stage| self.wake(index, stage, schedule));
         }
     }
 
@@ -279,7 +279,7 @@ impl Contexts {
         (index, context, is_lost): (u16, u16, bool),
         ch: &mut Channel,
         pool: &mut MessagePool,
-        flows: Flows<'_>,
+        schedule: &mut Schedule,
     ) -> u64 {
         let Some(path) = self.path_mut(index).filter(|path| path.retired || path.transient) else { return 0 };
         let (limits, mut lost, mut wake) = (path.spec.queue, 0, Targets::NONE);
@@ -299,9 +299,8 @@ impl Contexts {
         if lost > 0 && path.waits_for_stage != 0 {
             wake = path.take_waiting();
         }
-        let (schedule, first) = flows;
-        wake.stages().for_each(|stage| self.wake(index, stage, (schedule, first)));
-        self.settle(index, ch, (schedule, first));
+        wake.stages().for_each(|stage| self.wake(index, stage, schedule));
+        self.settle(index, ch, schedule);
         lost
     }
 

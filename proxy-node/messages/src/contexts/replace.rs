@@ -14,11 +14,12 @@ use csp_handlers::FormatId;
 use csp_types::Instant;
 
 use super::Contexts;
-use super::control_manager::{Flows, PathError};
+use super::control_manager::PathError;
 use super::path::{Path, PathChange, PathId, PathSpec, Stage, Targets};
 use crate::channel::Channel;
 use crate::plane::ChannelId;
 use crate::pool::MessagePool;
+use crate::schedule::Schedule;
 
 /// Most refusals of state that wait to be reported.
 const REFUSALS_MAX: usize = 64;
@@ -51,7 +52,7 @@ impl Contexts {
         wanted: Vec<PathChange>,
         (ch, channel): (&mut Channel, ChannelId),
         pool: &MessagePool,
-        flows: Flows<'_>,
+        schedule: &mut Schedule,
     ) -> Result<Vec<PathId>, PathError> {
         let (kept, news) = self.checked(now, wanted, (&*ch, channel), pool)?;
         let new_keys: Vec<Option<FormatId>> = news.iter().flatten().map(|path| path.spec.format).collect();
@@ -94,8 +95,7 @@ impl Contexts {
                 path.retired = true;
             }
         }
-        let (flows, first) = flows;
-        over.into_iter().for_each(|index| self.settle(index, ch, (flows, first)));
+        over.into_iter().for_each(|index| self.settle(index, ch, schedule));
         Ok(ids)
     }
 
@@ -145,12 +145,12 @@ impl Contexts {
         spec: PathSpec,
         ch: &mut Channel,
         pool: &MessagePool,
-        flows: Flows<'_>,
+        schedule: &mut Schedule,
     ) -> Result<PathId, PathError> {
         let (channel, key) = (spec.channel, spec.format);
         let mut wanted = self.keeps(ch, |other| key.is_some() && other.is_some() && other != key);
         wanted.push(PathChange::New(spec));
-        let ids = self.replace(now, wanted, (ch, channel), pool, flows)?;
+        let ids = self.replace(now, wanted, (ch, channel), pool, schedule)?;
         ids.last().copied().ok_or(PathError::UnknownPath)
     }
 
@@ -207,7 +207,7 @@ impl Contexts {
     }
 
     /// Ends a replaced path that is empty, and then each path behind it that is replaced and empty.
-    pub fn settle(&mut self, index: u16, ch: &mut Channel, (flows, first): Flows<'_>) {
+    pub fn settle(&mut self, index: u16, ch: &mut Channel, schedule: &mut Schedule) {
         let mut wait = vec![index];
         while let Some(index) = wait.pop() {
             let over =
@@ -231,7 +231,7 @@ impl Contexts {
                     self.note_refused(next, refused);
                 }
                 if goes_on {
-                    self.wake_all(next, (flows, first));
+                    self.wake_all(next, schedule);
                     wait.push(next);
                 }
             }

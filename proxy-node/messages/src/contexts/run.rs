@@ -7,7 +7,6 @@
 use csp_handlers::{Call, FormatId, Message, Profile, Stop, Tick};
 use csp_types::Instant;
 
-use super::control_manager::Flows;
 use super::outlet::Outlet;
 use super::path::{Path, Stage, Targets};
 use super::port::{StagePort, Wait};
@@ -16,7 +15,7 @@ use crate::channel::Channel;
 use crate::list::List;
 use crate::pool::{MessageHandle, MessagePool};
 use crate::queue::{Item, Policy, Pushed};
-use crate::schedule::Turn;
+use crate::schedule::{Schedule, Turn};
 
 /// Outcome of a queue's turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,7 +66,7 @@ impl Contexts {
         queue: u16,
         outlet: Outlet<'_>,
         mut clock: Clock<'_>,
-        (flows, first): Flows<'_>,
+        schedule: &mut Schedule,
     ) -> Step {
         let (index, at) = stage_of(queue);
         let Contexts { contexts, paths, .. } = self;
@@ -103,7 +102,7 @@ impl Contexts {
                 }
             }
         }
-        wake.stages().for_each(|stage| self.wake(index, stage, (flows, first)));
+        wake.stages().for_each(|stage| self.wake(index, stage, schedule));
         match called.wait {
             Some(_) => Step::Idle,
             None => Step::Done(called.len.unwrap_or(0)),
@@ -134,7 +133,7 @@ impl Contexts {
         index: u16,
         item: Item,
         policy: Policy,
-        flows: Flows<'_>,
+        schedule: &mut Schedule,
     ) -> Option<MessageHandle> {
         let path = self.path_mut(index)?;
         // Messages that a remote context has been given stay in front.
@@ -154,7 +153,7 @@ impl Contexts {
         };
         path.counters.entered += 1;
         if was_empty {
-            self.wake(index, 0, flows);
+            self.wake(index, 0, schedule);
         }
         dropped
     }
@@ -168,9 +167,9 @@ impl Contexts {
     }
 
     /// Puts a message into a path that the worker's contexts serve, even if the path is full.
-    pub fn enter_late(&mut self, index: u16, item: Item, flows: Flows<'_>) {
+    pub fn enter_late(&mut self, index: u16, item: Item, schedule: &mut Schedule) {
         self.enter_served(index, item);
-        self.wake(index, 0, flows);
+        self.wake(index, 0, schedule);
     }
 
     /// Returns whether contexts of this worker run all stages of a path.
@@ -256,7 +255,7 @@ impl Contexts {
     }
 
     /// Wakes the stages of a path that were waiting for room that is available now.
-    pub fn resume(&mut self, index: u16, ch: &Channel, pool: &MessagePool, (flows, first): Flows<'_>) {
+    pub fn resume(&mut self, index: u16, ch: &Channel, pool: &MessagePool, schedule: &mut Schedule) {
         let Some(path) = self.path_mut(index) else { return };
         let slot = path.spec.channel.index;
         let receivers = path.waits_for_receivers == 0 || ch.has_room();
@@ -267,11 +266,11 @@ impl Contexts {
         path.wanted = 0;
         let waiting = path.take_waiting();
         self.stalled.remove(&mut self.stalled_links, u32::from(index));
-        waiting.stages().for_each(|stage| self.wake(index, stage, (flows, first)));
+        waiting.stages().for_each(|stage| self.wake(index, stage, schedule));
     }
 
     /// Records which timers are due.
-    pub fn on_timeout(&mut self, now: Instant, (flows, first): Flows<'_>) {
+    pub fn on_timeout(&mut self, now: Instant, schedule: &mut Schedule) {
         if self.timers == 0 {
             return;
         }
@@ -283,7 +282,7 @@ impl Contexts {
                 (timer.due, timer.next) = (true, now + timer.period);
                 due = due.and(Targets::stage(at));
             }
-            due.stages().for_each(|stage| self.wake(index, stage, (flows, first)));
+            due.stages().for_each(|stage| self.wake(index, stage, schedule));
         }
     }
 

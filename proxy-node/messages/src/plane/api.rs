@@ -104,16 +104,6 @@ pub enum DeliveredError {
     NotNext,
 }
 
-/// The peer is not attached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("the peer is not attached")]
-pub struct UnknownPeer;
-
-/// The channel was removed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("the worker does not have the channel")]
-pub struct UnknownChannel;
-
 /// Calls since the plane was made. Numbers of messages are with the channels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
@@ -143,6 +133,8 @@ pub struct Counters {
     pub cancel_unknown: u64,
     /// Deliveries reported for a peer that was detached or for another message.
     pub delivered_refused: u64,
+    /// Other calls about a peer or a channel that was removed before: a mistake of the caller.
+    pub unknown: u64,
 }
 
 impl Counters {

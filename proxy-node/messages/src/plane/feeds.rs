@@ -18,7 +18,7 @@
 use csp_handlers::{FormatId, Piece};
 
 use super::publish::Arrival;
-use super::{ChannelId, MessagePlane, PublishError, Published, UnknownChannel};
+use super::{ChannelId, MessagePlane, PublishError, Published};
 use crate::channel::Channel;
 use crate::contexts::Entry;
 use crate::pool::derive::Origin;
@@ -64,26 +64,20 @@ impl Feed {
 
 impl MessagePlane {
     /// Replaces the feeds of a channel. Feeds lead to no channel that feeds this one.
-    ///
-    /// # Errors
-    /// When there is no such channel.
-    pub fn set_feeds(&mut self, channel: ChannelId, feeds: Vec<Feed>) -> Result<(), UnknownChannel> {
-        self.channel(channel).ok_or(UnknownChannel)?;
-        let slot = self.channels.get_mut(usize::from(channel.index)).and_then(|slot| slot.channel.as_mut());
-        slot.ok_or(UnknownChannel)?.feeds = feeds;
-        Ok(())
+    pub fn set_feeds(&mut self, channel: ChannelId, feeds: Vec<Feed>) {
+        match self.channels.get_mut(channel) {
+            Some(ch) => ch.feeds = feeds,
+            None => self.counters.unknown += 1,
+        }
     }
 
     /// Numbers the messages at the end of a channel's path from 1 on, instead of by the messages from which
     /// they are made. Handlers of the path make every one of them.
-    ///
-    /// # Errors
-    /// When there is no such channel.
-    pub fn number_rows(&mut self, channel: ChannelId) -> Result<(), UnknownChannel> {
-        self.channel(channel).ok_or(UnknownChannel)?;
-        let slot = self.channels.get_mut(usize::from(channel.index)).and_then(|slot| slot.channel.as_mut());
-        slot.ok_or(UnknownChannel)?.rows = Some(0);
-        Ok(())
+    pub fn number_rows(&mut self, channel: ChannelId) {
+        match self.channels.get_mut(channel) {
+            Some(ch) => ch.rows = Some(0),
+            None => self.counters.unknown += 1,
+        }
     }
 
     /// Returns whether messages of one channel reach another: by a feed, or by an outlet of a path.
@@ -94,7 +88,7 @@ impl MessagePlane {
     }
 
     fn feed_at(&self, slot: u16, at: usize) -> Option<Feed> {
-        self.channels.get(usize::from(slot))?.channel.as_ref()?.feeds.get(at).copied()
+        self.channels.at(slot)?.feeds.get(at).copied()
     }
 
     /// Returns the room at the entry of a feed's path; `None` if there is nothing to wait for: the channel or
@@ -108,9 +102,7 @@ impl MessagePlane {
     /// feeds; for messages of one format, or of any.
     #[inline(never)]
     pub(super) fn feeds_hold(&self, slot: u16, format: Option<FormatId>) -> bool {
-        let Some(ch) = self.channels.get(usize::from(slot)).and_then(|slot| slot.channel.as_ref()) else {
-            return false;
-        };
+        let Some(ch) = self.channels.at(slot) else { return false };
         let is_full = |entry: Entry| entry.is_full || entry.was_full;
         let mut feeds = ch.feeds.iter().filter(|feed| format.is_none_or(|format| feed.takes(format)));
         ch.policy() == Policy::Block && feeds.any(|feed| self.room_of(*feed).is_some_and(is_full))
@@ -120,7 +112,7 @@ impl MessagePlane {
     /// lead, before it receives more.
     #[inline]
     pub(super) fn feeds_fill(&self, slot: u16) -> bool {
-        let ch = self.channels.get(usize::from(slot)).and_then(|slot| slot.channel.as_ref());
+        let ch = self.channels.at(slot);
         let fills = |feed: Feed| self.room_of(feed).is_some_and(|entry| entry.is_half);
         ch.is_some_and(|ch| {
             ch.feeds.iter().any(|feed| fills(*feed))
@@ -183,7 +175,7 @@ impl MessagePlane {
     /// Counts a message for an outlet whose channel was removed, or is not served, at the channel of its path.
     #[cold]
     fn count_without_outlet(&mut self, slot: u16) {
-        if let Some(ch) = self.channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut()) {
+        if let Some(ch) = self.channels.at_mut(slot) {
             ch.counters.dropped_path += 1;
         }
     }
@@ -213,10 +205,11 @@ impl MessagePlane {
     /// Counts or traces the outcome of a copy.
     fn fed(&mut self, feed: Feed, of: (u16, u64), done: Result<Published, PublishError>) {
         self.count_unfed(feed, done.is_err());
-        if self.traces.is_armed()
+        let traces = self.distribution.traces_mut();
+        if traces.is_armed()
             && let Ok(published) = done
         {
-            self.traces.fed(of.0, of.1, (feed.to.index, published.sequence));
+            traces.fed(of.0, of.1, (feed.to.index, published.sequence));
         }
     }
 
@@ -230,7 +223,7 @@ impl MessagePlane {
     }
 
     fn count_unfed(&mut self, feed: Feed, dropped: bool) {
-        if let Some(ch) = self.channels[usize::from(feed.to.index)].channel.as_mut() {
+        if let Some(ch) = self.channels.at_mut(feed.to.index) {
             ch.counters.dropped_path += u64::from(dropped);
         }
     }

@@ -6,9 +6,8 @@ use csp_handlers::FormatId;
 use csp_quality::{FlowId, Item as Queued, LinkClient, Offered, Overflow, SharedLink};
 use csp_types::Instant;
 
-use super::publish::{Arrival, gather, refused};
-use super::{ChannelId, ChannelSlot, MessagePlane, PublishError, Published};
-use crate::contexts::Outlet;
+use super::publish::{Arrival, refused};
+use super::{ChannelId, MessagePlane, PublishError, Published};
 use crate::flows::{self, FlowFields, Wanted};
 use crate::peers::PeerId;
 use crate::pool::{MessagePool, PoolError};
@@ -51,14 +50,12 @@ impl MessagePlane {
 
     /// Sets the number by which the policy's flows know a channel.
     pub fn set_number(&mut self, channel: ChannelId, number: u32) {
-        if let Some(known) = self.numbers.get_mut(usize::from(channel.index)) {
-            *known = number;
-        }
+        self.channels.set_number(channel, number);
     }
 
     /// Sets whether a peer is a process of the cluster, to which no output link leads.
     pub fn set_local(&mut self, peer: PeerId, local: bool) {
-        self.peers.set_local(peer.index, local);
+        self.distribution.peers_mut().set_local(peer.index, local);
     }
 
     /// Returns how many messages of a channel wait in queues of flows.
@@ -68,16 +65,14 @@ impl MessagePlane {
 
     /// Returns whether no receiver of the message holds it back. True for a channel that was removed.
     fn receivers_take(&self, handle: u64) -> bool {
-        self.slot_of(handle)
-            .and_then(|slot| self.channels[usize::from(slot)].channel.as_ref())
-            .is_none_or(|ch| ch.has_room())
+        self.slot_of(handle).and_then(|slot| self.channels.at(slot)).is_none_or(|ch| ch.has_room())
     }
 
     /// Returns the slot of the channel of a message, if it is still that channel's.
     pub(super) fn slot_of(&self, handle: u64) -> Option<u16> {
         let (index, generation) = flows::unpack(handle);
         let slot = self.pool.info(self.pool.at(index))?.channel;
-        self.channels.get(usize::from(slot)).filter(|known| known.generation == generation).map(|_| slot)
+        (self.channels.id(slot).generation == generation).then_some(slot)
     }
 
     /// Gives a message that was released to its receivers.
@@ -87,44 +82,15 @@ impl MessagePlane {
             self.pool.release(handle);
             return;
         };
-        let MessagePlane {
-            peers,
-            pool,
-            subscriptions,
-            matched,
-            channels,
-            schedule,
-            topic: space,
-            traces,
-            fed,
-            ..
-        } = self;
-        let Some(ch) = channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut()) else {
-            pool.release(handle);
+        let Some(ch) = self.channels.at_mut(slot) else {
+            self.pool.release(handle);
             return;
         };
         ch.in_flows = ch.in_flows.saturating_sub(1);
-        let (link, number, flow) = (None, (0, 0), None);
-        let mut outlet = Outlet {
-            now,
-            slot,
-            ch,
-            pool,
-            peers,
-            subscriptions,
-            matched,
-            space,
-            traces,
-            fed,
-            link,
-            number,
-            flow,
-        };
-        outlet.give(flows::item(handle, info.len));
-        let has_work = !outlet.ch.pending.is_empty();
-        schedule.set_active(slot, has_work);
-        if self.traces.is_armed() {
-            self.trace_released(slot, info.sequence);
+        self.distribution.give((slot, ch), &mut self.pool, now, flows::item(handle, info.len));
+        self.schedule.set_channel(slot, ch);
+        if self.distribution.traces().is_armed() {
+            self.distribution.trace_released(slot, info.sequence);
         }
     }
 
@@ -138,10 +104,12 @@ impl MessagePlane {
         message: Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
         link: &mut SharedLink,
     ) -> Result<Published, PublishError> {
-        let (found, copies) = self.copies(slot, &message)?;
-        let ChannelSlot { channel: Some(ch), .. } = &mut self.channels[usize::from(slot)] else {
-            return Err(PublishError::UnknownPeer);
-        };
+        let ch = self.channels.at_mut(slot).ok_or(PublishError::UnknownPeer)?;
+        if ch.backlog_limits().is_none() {
+            self.distribution.check_topic(message.frames)?;
+        }
+        let copies = self.distribution.copies((slot, ch), message.frames[0], message.parts.clone());
+        let (found, copies) = copies.ok_or(PublishError::LengthMismatch)?;
         let len = message.len;
         if found == 0 && ch.cache.is_none() {
             ch.counters.unmatched += 1;
@@ -164,17 +132,16 @@ impl MessagePlane {
         message: Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
         link: &mut SharedLink,
     ) -> Result<Published, PublishError> {
-        let ChannelSlot { channel: Some(ch), generation } = &mut self.channels[usize::from(slot)] else {
-            return Err(PublishError::UnknownPeer);
-        };
-        let (now, len, generation) = (message.now, message.len, *generation);
+        let generation = self.channels.id(slot).generation;
+        let ch = self.channels.at_mut(slot).ok_or(PublishError::UnknownPeer)?;
+        let (now, len) = (message.now, message.len);
         let is_push = ch.backlog_limits().is_some();
         let holds = is_push || link.holds(flow);
         if !link.has_room(flow, bytes) && (holds || link.overflow(flow) == Overflow::DropNewest) {
             // Nothing is stored for it; the manager counts it.
             let refused = flows::queued(u32::MAX, generation, bytes, now);
             if is_push || link.offer(now, flow, refused, true) == Offered::Held {
-                self.peers.set_wanted(peer, Some(Wanted::new(link, flow, bytes)));
+                self.distribution.peers_mut().set_wanted(peer, Some(Wanted::new(link, flow, bytes)));
                 return Err(PublishError::Held);
             }
             ch.counters.dropped_flow += 1;
@@ -191,12 +158,10 @@ impl MessagePlane {
         message: Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
         link: &mut SharedLink,
     ) -> Result<Published, PublishError> {
-        let MessagePlane { channels, pool, peers, .. } = self;
-        let ChannelSlot { channel: Some(ch), generation } = &mut channels[usize::from(slot)] else {
-            return Err(PublishError::UnknownPeer);
-        };
-        let (Arrival { now, frames, parts, len }, generation) = (message, *generation);
-        peers.set_wanted(peer, None);
+        let generation = self.channels.id(slot).generation;
+        let (pool, ch) = (&mut self.pool, self.channels.at_mut(slot).ok_or(PublishError::UnknownPeer)?);
+        let Arrival { now, frames, parts, len } = message;
+        self.distribution.peers_mut().set_wanted(peer, None);
         let dropped = |sequence| Published { sequence, receivers: 0, dropped: found, yields: false };
         let handle = match pool.store(slot, (now, ch.sequence + 1), frames, parts) {
             Ok(handle) => handle,
@@ -236,51 +201,19 @@ impl MessagePlane {
     /// Releases a message that gave way to another.
     fn release_evicted(&mut self, evicted: Queued) {
         let slot = self.slot_of(evicted.handle);
-        let ch = slot.and_then(|slot| self.channels[usize::from(slot)].channel.as_mut());
+        let ch = slot.and_then(|slot| self.channels.at_mut(slot));
         if let Some(ch) = ch {
             ch.in_flows = ch.in_flows.saturating_sub(1);
             ch.unprocessed -= usize::from(flows::is_unprocessed(&evicted)).min(ch.unprocessed);
             ch.counters.dropped_flow += 1;
         }
         let handle = self.pool.at(flows::unpack(evicted.handle).0);
-        if self.traces.is_armed()
+        let traces = self.distribution.traces_mut();
+        if traces.is_armed()
             && let Some((slot, info)) = slot.zip(self.pool.info(handle))
         {
-            self.traces.left_flow(slot, info.sequence, |_| CopyState::DroppedFlow);
+            traces.left_flow(slot, info.sequence, |_| CopyState::DroppedFlow);
         }
         self.pool.release(handle);
     }
-
-    /// Returns how many receivers a message has, and for how many of them a copy will take the output link.
-    fn copies<'a>(
-        &mut self,
-        slot: u16,
-        message: &Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
-    ) -> Result<(u32, u32), PublishError> {
-        let MessagePlane { peers, subscriptions, channels, topic: space, .. } = self;
-        let ChannelSlot { channel: Some(ch), .. } = &channels[usize::from(slot)] else {
-            return Err(PublishError::UnknownPeer);
-        };
-        if ch.backlog_limits().is_some() {
-            return Ok((1, 1));
-        }
-        let (first, topic_len_max) = (message.frames[0], subscriptions.topic_len_max());
-        if message.frames.len() > 1 && first as usize > topic_len_max {
-            return Err(PublishError::TopicTooLong(first));
-        }
-        let topic_len = topic_len_max.min(first as usize);
-        let topic = gather(space, message.parts.clone(), topic_len).ok_or(PublishError::LengthMismatch)?;
-        let (mut found, mut copies) = (0, 0);
-        subscriptions.matches(slot, topic, |subscriber| {
-            found += 1;
-            copies += u32::from(peers.takes_link(ch, subscriber));
-        });
-        Ok((found, copies))
-    }
-}
-
-/// Returns the policy's number of a channel, and the generation of its slot.
-pub(super) fn number_of(numbers: &[u32], channels: &[ChannelSlot], slot: u16) -> (u32, u16) {
-    let at = usize::from(slot);
-    (numbers.get(at).copied().unwrap_or(u32::MAX), channels.get(at).map_or(0, |slot| slot.generation))
 }

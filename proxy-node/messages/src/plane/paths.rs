@@ -4,9 +4,8 @@ use csp_handlers::FormatId;
 use csp_quality::{FlowId, SharedLink};
 use csp_types::Instant;
 
-use super::flows::number_of;
 use super::publish::{Arrival, refused};
-use super::{ChannelId, ChannelSlot, MessagePlane, PublishError, Published};
+use super::{ChannelId, MessagePlane, PublishError, Published};
 use crate::contexts::{
     ContextStatus, HandlerManager, HandlerStatus, Outlet, PathChange, PathError, PathId, PathSpec,
     PathStatus, StateRefusal, Step,
@@ -21,12 +20,8 @@ impl MessagePlane {
     /// # Errors
     /// When the path is not valid: the former one stays.
     pub fn activate_path(&mut self, now: Instant, spec: PathSpec) -> Result<PathId, PathError> {
-        let id = spec.channel;
-        self.channel(id).ok_or(PathError::UnknownChannel)?;
-        let slot = self.channels.get_mut(usize::from(id.index)).and_then(|slot| slot.channel.as_mut());
-        let ch = slot.ok_or(PathError::UnknownChannel)?;
-        let flows = (&mut self.schedule, self.config.channels_max);
-        self.contexts.activate(now, spec, ch, &self.pool, flows)
+        let ch = self.channels.get_mut(spec.channel).ok_or(PathError::UnknownChannel)?;
+        self.contexts.activate(now, spec, ch, &self.pool, &mut self.schedule)
     }
 
     /// Gives a channel these paths, new ones and some that it has, in place of all that it has. Messages in
@@ -40,17 +35,14 @@ impl MessagePlane {
         channel: ChannelId,
         wanted: Vec<PathChange>,
     ) -> Result<Vec<PathId>, PathError> {
-        self.channel(channel).ok_or(PathError::UnknownChannel)?;
-        let slot = self.channels.get_mut(usize::from(channel.index)).and_then(|slot| slot.channel.as_mut());
-        let ch = slot.ok_or(PathError::UnknownChannel)?;
-        let flows = (&mut self.schedule, self.config.channels_max);
-        self.contexts.replace(now, wanted, (ch, channel), &self.pool, flows)
+        let ch = self.channels.get_mut(channel).ok_or(PathError::UnknownChannel)?;
+        self.contexts.replace(now, wanted, (ch, channel), &self.pool, &mut self.schedule)
     }
 
     /// Sets the channels behind the outlets of a path ([`PathSpec::outlets`]): one may have been replaced.
     pub fn set_outlets(&mut self, id: PathId, outlets: Vec<ChannelId>) {
         let Some(slot) = self.contexts.channel_of(id.index) else { return };
-        if let Some(ch) = self.channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut()) {
+        if let Some(ch) = self.channels.at_mut(slot) {
             self.contexts.set_outlets(id, outlets, ch);
         }
     }
@@ -80,7 +72,7 @@ impl MessagePlane {
 
     /// Returns whether a turn is that of a context, for [`run_context`](Self::run_context).
     pub fn is_context(&self, turn: &Turn) -> bool {
-        turn.flow >= self.config.channels_max
+        self.schedule.context_of(turn).is_some()
     }
 
     /// Returns whether a context has work.
@@ -98,7 +90,7 @@ impl MessagePlane {
         mut clock: Option<&mut dyn FnMut() -> Instant>,
         mut link: Option<&mut SharedLink>,
     ) -> u32 {
-        let Some(context) = turn.flow.checked_sub(self.config.channels_max) else { return 0 };
+        let Some(context) = self.schedule.context_of(turn) else { return 0 };
         let mut done = 0;
         while !turn.is_over() {
             let Some((mut queue, slot)) = self.contexts.next_stage(context) else { break };
@@ -106,7 +98,8 @@ impl MessagePlane {
             while !idle && !turn.is_over() && !queue.is_over() && !self.feeds_fill(slot) {
                 // The closure's lifetime ends with each call.
                 let clock = clock.as_mut().map(|clock| &mut **clock as &mut dyn FnMut() -> Instant);
-                let watched = if self.traces.is_armed() { self.watch(queue.flow) } else { None };
+                let watched =
+                    if self.distribution.traces().is_armed() { self.watch(queue.flow) } else { None };
                 let step = self.step(now, slot, (queue.flow, None), clock, link.as_deref_mut());
                 if let (Some(watched), Step::Done(_)) = (watched, step) {
                     self.trace_passed(slot, queue.flow, watched);
@@ -126,20 +119,17 @@ impl MessagePlane {
                 true => self.contexts.sleep(context, queue),
                 false => self.contexts.end_stage(context, queue),
             }
-            if let Some(path) = self.contexts.ending(number)
-                && let Some(ch) =
-                    self.channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut())
-            {
-                self.contexts.settle(path, ch, (&mut self.schedule, self.config.channels_max));
-            }
-            if let Some(ch) = self.channels.get(usize::from(slot)).and_then(|slot| slot.channel.as_ref()) {
-                self.schedule.set_active(slot, !ch.pending.is_empty());
+            if let Some(ch) = self.channels.at_mut(slot) {
+                if let Some(path) = self.contexts.ending(number) {
+                    self.contexts.settle(path, ch, &mut self.schedule);
+                }
+                self.schedule.set_channel(slot, ch);
             }
             if done == before && !idle {
                 break; // it waits for the channels that it feeds: others have their turns, in this context and elsewhere
             }
         }
-        self.schedule.set_active(turn.flow, self.contexts.is_active(context));
+        self.schedule.set_context(context, self.contexts.is_active(context));
         done
     }
 
@@ -152,42 +142,20 @@ impl MessagePlane {
         clock: Option<&mut dyn FnMut() -> Instant>,
         link: Option<&mut SharedLink>,
     ) -> Step {
-        let MessagePlane {
-            peers,
-            pool,
-            subscriptions,
-            matched,
-            channels,
-            schedule,
-            topic: space,
-            contexts,
-            fed,
-            fields,
-            numbers,
-            traces,
-            ..
-        } = self;
-        let number = number_of(numbers, channels, slot);
-        let Some(ch) = channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut()) else {
-            return Step::Idle;
-        };
-        let link = link.map(|link| (link, &*fields));
+        let (id, number) = (self.channels.id(slot), self.channels.number(slot));
+        let Some(ch) = self.channels.at_mut(slot) else { return Step::Idle };
         let outlet = Outlet {
             now,
-            slot,
-            ch,
-            pool,
-            peers,
-            subscriptions,
-            matched,
-            space,
-            traces,
-            fed,
-            link,
+            id,
             number,
+            ch,
+            pool: &mut self.pool,
+            distribution: &mut self.distribution,
+            fed: &mut self.fed,
+            link: link.map(|link| (link, &self.fields)),
             flow,
         };
-        contexts.step(queue, outlet, clock, (schedule, self.config.channels_max))
+        self.contexts.step(queue, outlet, clock, &mut self.schedule)
     }
 
     /// Stores a message and puts it into the queue of its path's first stage. Not inlined, to keep the
@@ -214,14 +182,12 @@ impl MessagePlane {
         (frames, len): (&[u32], u32),
         store: impl FnOnce(&mut MessagePool, u64) -> Result<MessageHandle, PoolError>,
     ) -> Result<Published, PublishError> {
-        let MessagePlane { pool, channels, schedule, contexts, .. } = self;
-        let (Some(path), ChannelSlot { channel: Some(ch), .. }) = (path, &mut channels[usize::from(slot)])
-        else {
+        let MessagePlane { pool, channels, schedule, contexts, distribution, .. } = self;
+        let (Some(path), Some(ch)) = (path, channels.at_mut(slot)) else {
             return Err(PublishError::UnknownPeer);
         };
-        let topic_len_max = self.subscriptions.topic_len_max();
-        if ch.backlog_limits().is_none() && frames.len() > 1 && frames[0] as usize > topic_len_max {
-            return Err(PublishError::TopicTooLong(frames[0]));
+        if ch.backlog_limits().is_none() {
+            distribution.check_topic(frames)?;
         }
         let (policy, entry) = (ch.policy(), contexts.entry(path));
         let holds_back = policy == Policy::Block;
@@ -255,13 +221,14 @@ impl MessagePlane {
         };
         pool.set_format(handle, format);
         let item = Item { handle, len, cached: false };
-        let oldest = contexts.enter(path, item, policy, (schedule, self.config.channels_max));
+        let oldest = contexts.enter(path, item, policy, schedule);
         let sequence = ch.number(len);
         if let Some(oldest) = oldest {
-            if self.traces.is_armed()
+            let traces = distribution.traces_mut();
+            if traces.is_armed()
                 && let Some(info) = pool.info(oldest)
             {
-                self.traces.left_path(slot, info.sequence);
+                traces.left_path(slot, info.sequence);
             }
             pool.release(oldest);
             ch.counters.dropped_path += 1;
@@ -278,10 +245,8 @@ impl MessagePlane {
             next = self.contexts.after_stalled(index);
             let index = index as u16;
             let Some(slot) = self.contexts.channel_of(index) else { continue };
-            let Some(ch) = self.channels.get(usize::from(slot)).and_then(|slot| slot.channel.as_ref()) else {
-                continue;
-            };
-            self.contexts.resume(index, ch, &self.pool, (&mut self.schedule, self.config.channels_max));
+            let Some(ch) = self.channels.at(slot) else { continue };
+            self.contexts.resume(index, ch, &self.pool, &mut self.schedule);
         }
     }
 
@@ -292,7 +257,7 @@ impl MessagePlane {
 
     /// Records which handlers' timers are due; they are called in the turns of their contexts.
     pub fn on_timeout(&mut self, now: Instant) {
-        self.contexts.on_timeout(now, (&mut self.schedule, self.config.channels_max));
+        self.contexts.on_timeout(now, &mut self.schedule);
     }
 
     /// Returns how many messages are in the paths of a channel.

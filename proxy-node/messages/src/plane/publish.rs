@@ -4,13 +4,13 @@ use csp_handlers::FormatId;
 use csp_quality::{FlowId, SharedLink};
 use csp_types::Instant;
 
-use super::distribute::Distributor;
-use super::trace::{Way, trace_shed};
-use super::{ChannelSlot, Feed, MessagePlane, PublishError, Published};
+use super::distribution::Drops;
+use super::trace::Way;
+use super::{Feed, MessagePlane, PublishError, Published};
 use crate::channel::Channel;
 use crate::peers::{PeerId, Role};
-use crate::pool::{FRAMES_MAX, MessageHandle, MessagePool, PoolError};
-use crate::queue::{Item, Policy};
+use crate::pool::{FRAMES_MAX, PoolError};
+use crate::queue::Item;
 
 /// A message as it arrived.
 #[derive(Clone, Copy)]
@@ -72,12 +72,12 @@ impl MessagePlane {
         (frames, parts): (&[u32], impl Iterator<Item = &'a [u8]> + Clone),
         link: Option<&mut SharedLink>,
     ) -> Result<Published, PublishError> {
-        let known = self.peers.get(peer).ok_or(PublishError::UnknownPeer)?;
+        let known = self.distribution.peers().get(peer).ok_or(PublishError::UnknownPeer)?;
         let slot = known.channel;
         if !known.role.is_some_and(Role::sends) {
             return Err(PublishError::NotAPublisher);
         }
-        let ch = self.channels[usize::from(slot)].channel.as_mut().ok_or(PublishError::UnknownPeer)?;
+        let ch = self.channels.at(slot).ok_or(PublishError::UnknownPeer)?;
         if frames.is_empty() || frames.len() > FRAMES_MAX {
             return Err(PublishError::Frames(frames.len()));
         }
@@ -95,8 +95,10 @@ impl MessagePlane {
         if feeds {
             has_room &= !self.feeds_hold(slot, Some(format));
         }
-        let traced = self.traces.is_armed() && self.trace_arrival(now, (slot, peer), frames, parts.clone());
-        let before = traced.then(|| self.trace_begins(slot));
+        let before = match self.distribution.traces().is_armed() {
+            true => self.trace_arrival(now, (slot, peer), frames, parts.clone()),
+            false => None,
+        };
         let way = match path {
             None => Way::Receivers,
             Some(path) if self.is_served(path, unprocessed, link.as_deref()) => Way::Served,
@@ -113,9 +115,10 @@ impl MessagePlane {
             (None, true) => self.fan_out(slot, arrival),
             (_, false) => Err(PublishError::Held),
         };
-        self.peers.count_published(peer.index, done.is_ok());
+        self.distribution.peers_mut().count_published(peer.index, done.is_ok());
         if let Some(before) = before {
-            self.trace_published(slot, done.ok(), way, before);
+            let after = Drops::of(self.channels.at(slot));
+            self.distribution.trace_published(done.ok(), way, (before, after));
         }
         if let (Some(fed), Ok(published)) = (fed, &mut done) {
             published.yields |= self.feed(slot, (format, published.sequence), &fed);
@@ -132,17 +135,13 @@ impl MessagePlane {
         slot: u16,
         message: Arrival<'_, impl Iterator<Item = &'a [u8]>>,
     ) -> Result<Published, PublishError> {
-        let ChannelSlot { channel: Some(ch), .. } = &mut self.channels[usize::from(slot)] else {
-            return Err(PublishError::UnknownPeer);
-        };
-        let Some(limits) = ch.backlog_limits() else { return Err(PublishError::UnknownPeer) };
+        let ch = self.channels.at_mut(slot).ok_or(PublishError::UnknownPeer)?;
         let Arrival { now, frames, parts, len } = message;
         let stored = self.pool.store(slot, (now, ch.sequence + 1), frames, parts);
         let handle = stored.map_err(|error| refused(ch, error, len))?;
         let sequence = ch.number(len);
-        ch.backlog.push(Item { handle, len, cached: false }, &limits, Policy::Block);
-        self.peers.distribute(ch);
-        self.schedule.set_active(slot, !ch.pending.is_empty());
+        self.distribution.give_one(ch, Item { handle, len, cached: false });
+        self.schedule.set_channel(slot, ch);
         Ok(Published { sequence, receivers: 1, dropped: 0, yields: false })
     }
 
@@ -152,67 +151,20 @@ impl MessagePlane {
         slot: u16,
         message: Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
     ) -> Result<Published, PublishError> {
+        let ch = self.channels.at_mut(slot).ok_or(PublishError::UnknownPeer)?;
         let stalled_after = self.config.stalled_after;
-        let MessagePlane {
-            peers,
-            pool,
-            subscriptions,
-            matched,
-            channels,
-            schedule,
-            traces,
-            topic: space,
-            ..
-        } = self;
-        let ChannelSlot { channel: Some(ch), .. } = &mut channels[usize::from(slot)] else {
-            return Err(PublishError::UnknownPeer);
-        };
-        let Arrival { now, frames, len, .. } = message;
-        let (first, topic_len_max) = (frames[0], subscriptions.topic_len_max());
-        if frames.len() > 1 && first as usize > topic_len_max {
-            return Err(PublishError::TopicTooLong(first));
+        let published = self.distribution.fan_out((slot, ch), &mut self.pool, message, stalled_after)?;
+        if published.receivers > 0 {
+            self.schedule.set_channel(slot, ch);
         }
-        let topic_len = topic_len_max.min(first as usize);
-        let topic = gather(space, message.parts.clone(), topic_len).ok_or(PublishError::LengthMismatch)?;
-        let mut to = Distributor { slot, ch, peers, subscriptions, matched, traces };
-        let found = to.find(topic, None);
-        let receivers = to.matched.len() as u32;
-        if to.matched.is_empty() && to.ch.cache.is_none() {
-            return Ok(Published { sequence: to.ch.number(len), receivers, dropped: found, yields: false });
-        }
-        let handle = loop {
-            match pool.store(slot, (now, to.ch.sequence + 1), frames, message.parts.clone()) {
-                Ok(handle) => break handle,
-                Err(PoolError::Budget | PoolError::Exhausted) if to.ch.policy() != Policy::Block => {
-                    if !to.peers.shed(to.ch, pool, now, stalled_after) {
-                        to.ch.counters.keep_failed += u64::from(to.ch.cache.is_some());
-                        let Distributor { ch, peers, matched, .. } = to;
-                        matched.iter().for_each(|subscriber| peers.count_dropped_memory(ch, *subscriber));
-                        return Ok(Published {
-                            sequence: ch.number(len),
-                            receivers: 0,
-                            dropped: found,
-                            yields: false,
-                        });
-                    }
-                    if to.traces.is_armed() {
-                        trace_shed(to.traces, slot, to.peers, pool);
-                    }
-                }
-                Err(error) => return Err(refused(to.ch, error, len)),
-            }
-        };
-        let sequence = to.ch.number(len);
-        to.give(pool, now, Item { handle, len, cached: false }, topic_len);
-        schedule.set_active(slot, !to.ch.pending.is_empty());
-        Ok(Published { sequence, receivers, dropped: found - receivers, yields: false })
+        Ok(published)
     }
 
     /// Records that a publisher is held back.
     fn hold(&mut self, slot: u16, peer: PeerId) {
-        if let Some(ch) = self.channels[usize::from(slot)].channel.as_mut() {
-            self.peers.hold(ch, peer.index);
-            self.held.push_back(&mut self.held_links, u32::from(slot));
+        if let Some(ch) = self.channels.at_mut(slot) {
+            self.distribution.peers_mut().hold(ch, peer.index);
+            self.channels.hold(slot);
         }
     }
 
@@ -224,23 +176,24 @@ impl MessagePlane {
     /// information flows share the output link, the publisher's flow must have room, too.
     pub fn next_resumed(&mut self, link: Option<&SharedLink>) -> Option<PeerId> {
         self.resume_paths();
-        let mut next = self.held.front();
-        while let Some(at) = next {
-            next = self.held.after(&self.held_links, at);
-            let feeds_hold = self.feeds_hold(at as u16, None);
-            let Some(ch) = self.channels[at as usize].channel.as_mut() else { continue };
-            let has_memory = |len| self.pool.admit(at as u16, len).is_ok();
+        let mut next = self.channels.first_held();
+        while let Some(slot) = next {
+            next = self.channels.next_held(slot);
+            let feeds_hold = self.feeds_hold(slot, None);
+            let Some(ch) = self.channels.at_mut(slot) else { continue };
+            let has_memory = |len| self.pool.admit(slot, len).is_ok();
             let enters = ch.paths.is_empty() || self.contexts.have_room(&ch.paths);
             if feeds_hold || !enters || !ch.has_room() || !ch.wanted_len.is_none_or(has_memory) {
                 continue;
             }
             ch.wanted_len = None;
+            let peers = self.distribution.peers_mut();
             let resumed = match link {
-                None => self.peers.unhold(ch),
-                Some(link) => self.peers.unhold_with_room(ch, link),
+                None => peers.unhold(ch),
+                Some(link) => peers.unhold_with_room(ch, link),
             };
             if ch.held.is_empty() {
-                self.held.remove(&mut self.held_links, at);
+                self.channels.unhold(slot);
             }
             if resumed.is_some() {
                 return resumed;
@@ -263,15 +216,8 @@ pub(super) fn refused(ch: &mut Channel, error: PoolError, len: u32) -> PublishEr
     }
 }
 
-/// Stores the message as the last with its key, if the channel keeps any.
-pub(crate) fn keep(ch: &mut Channel, pool: &mut MessagePool, handle: MessageHandle, topic_len: usize) {
-    if let Some(cache) = &mut ch.cache {
-        cache.store(pool, handle, topic_len);
-    }
-}
-
 /// Returns the first `len` bytes, in `space` if they are not in the first slice; `None` if there are fewer.
-pub(crate) fn gather<'s, 'a: 's>(
+pub(super) fn gather<'s, 'a: 's>(
     space: &'s mut Vec<u8>,
     mut parts: impl Iterator<Item = &'a [u8]>,
     len: usize,

@@ -2,10 +2,11 @@
 
 use csp_types::Instant;
 
-use super::{DeliveredError, Delivery, MessagePlane, UnknownPeer};
+use super::channels::Channels;
+use super::{DeliveredError, Delivery, Distribution, MessagePlane};
 use crate::channel::Channel;
-use crate::peers::{PeerId, Peers};
-use crate::pool::{MessageHandle, MessagePool};
+use crate::peers::PeerId;
+use crate::pool::MessageHandle;
 use crate::schedule::Turn;
 
 impl MessagePlane {
@@ -28,8 +29,8 @@ impl MessagePlane {
         if turn.is_over() {
             return None;
         }
-        let ch = self.channels.get_mut(usize::from(turn.flow))?.channel.as_mut()?;
-        self.peers.next_pending(ch)
+        let ch = self.channels.at_mut(turn.flow)?;
+        self.distribution.peers_mut().next_pending(ch)
     }
 
     /// Ends a turn.
@@ -41,13 +42,13 @@ impl MessagePlane {
     /// [`delivered`](Self::delivered). `None` if no message waits, as many are in flight as may be, or the
     /// receiver is parked or not attached.
     pub fn next_delivery(&mut self, now: Instant, peer: PeerId) -> Option<Delivery> {
-        let (peers, _, ch, slot) = self.parts(peer)?;
-        let (item, numbered) = (peers.take(ch, peer.index, now), ch.config.sequence);
-        let (has_work, refills) = (!ch.pending.is_empty(), peers.wants_replay(ch, peer.index));
-        self.schedule.set_active(slot, has_work);
-        if refills {
-            self.resume_replay(now, peer);
+        let MessagePlane { channels, distribution, pool, schedule, .. } = self;
+        let (slot, ch) = channel_of(distribution, channels, peer)?;
+        let (item, numbered) = (distribution.peers_mut().take(ch, peer.index, now), ch.config.sequence);
+        if distribution.wants_replay(ch, peer.index) {
+            distribution.resume_replay(now, (slot, ch), pool, peer.index);
         }
+        schedule.set_channel(slot, ch);
         let item = item?;
         let info = self.pool.info(item.handle)?;
         Some(Delivery {
@@ -67,16 +68,16 @@ impl MessagePlane {
     /// # Errors
     /// When the peer is not attached, or another message is older.
     pub fn delivered(&mut self, peer: PeerId, handle: MessageHandle) -> Result<(), DeliveredError> {
-        let Some((peers, pool, ch, slot)) = self.parts(peer) else {
+        let MessagePlane { channels, distribution, pool, schedule, .. } = self;
+        let Some((slot, ch)) = channel_of(distribution, channels, peer) else {
             self.counters.delivered_refused += 1;
             return Err(DeliveredError::UnknownPeer);
         };
-        let is_next = peers.finish(ch, peer.index, handle);
+        let is_next = distribution.peers_mut().finish(ch, peer.index, handle);
         if is_next {
             pool.release(handle);
         }
-        let has_work = !ch.pending.is_empty();
-        self.schedule.set_active(slot, has_work);
+        schedule.set_channel(slot, ch);
         match is_next {
             true => Ok(()),
             false => {
@@ -89,37 +90,45 @@ impl MessagePlane {
     /// Records that `messages` messages [delivered](Self::delivered) to a puller may be lost with its
     /// connection. Called before the puller is detached.
     pub fn lost(&mut self, peer: PeerId, messages: u64) {
-        if let Some((_, _, ch, _)) = self.parts(peer) {
+        if let Some((_, ch)) = channel_of(&self.distribution, &mut self.channels, peer) {
             ch.counters.lost += messages;
         }
     }
 
     /// Sets whether a receiver's connection has no room. A parked receiver is given no message, and no turn
     /// examines it.
-    ///
-    /// # Errors
-    /// When the peer is not attached.
-    pub fn set_parked(&mut self, peer: PeerId, parked: bool) -> Result<(), UnknownPeer> {
-        let (peers, _, ch, slot) = self.parts(peer).ok_or(UnknownPeer)?;
-        peers.set_parked(ch, peer.index, parked);
-        let has_work = !ch.pending.is_empty();
-        self.schedule.set_active(slot, has_work);
-        Ok(())
+    pub fn set_parked(&mut self, peer: PeerId, parked: bool) {
+        let MessagePlane { channels, distribution, schedule, .. } = self;
+        match channel_of(distribution, channels, peer) {
+            Some((slot, ch)) => {
+                distribution.peers_mut().set_parked(ch, peer.index, parked);
+                schedule.set_channel(slot, ch);
+            }
+            None => self.counters.unknown += 1,
+        }
     }
 
     /// Queues last values that wait for room in a subscriber's queue, for a subscriber that took nothing
     /// because its messages were dropped.
     #[inline]
     pub fn refill(&mut self, now: Instant, peer: PeerId) {
-        if self.parts(peer).is_some_and(|(peers, _, ch, _)| peers.wants_replay(ch, peer.index)) {
-            self.resume_replay(now, peer);
+        let MessagePlane { channels, distribution, pool, schedule, .. } = self;
+        if let Some((slot, ch)) = channel_of(distribution, channels, peer)
+            && distribution.wants_replay(ch, peer.index)
+        {
+            distribution.resume_replay(now, (slot, ch), pool, peer.index);
+            schedule.set_channel(slot, ch);
         }
     }
+}
 
-    /// Returns the parts that a call about an attached peer works on.
-    fn parts(&mut self, peer: PeerId) -> Option<(&mut Peers, &mut MessagePool, &mut Channel, u16)> {
-        let slot = self.peers.get(peer)?.channel;
-        let ch = self.channels.get_mut(usize::from(slot))?.channel.as_mut()?;
-        Some((&mut self.peers, &mut self.pool, ch, slot))
-    }
+/// Returns the channel of an attached peer, with its slot.
+#[inline]
+fn channel_of<'c>(
+    distribution: &Distribution,
+    channels: &'c mut Channels,
+    peer: PeerId,
+) -> Option<(u16, &'c mut Channel)> {
+    let slot = distribution.peers().get(peer)?.channel;
+    Some((slot, channels.at_mut(slot)?))
 }

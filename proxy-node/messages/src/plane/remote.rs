@@ -5,7 +5,6 @@ use csp_quality::SharedLink;
 use csp_types::Instant;
 
 use super::MessagePlane;
-use super::flows::number_of;
 use crate::contexts::{Outlet, RemoteCall, RemoteDone, RemoteError, RemoteStage, Ticket};
 use crate::pool::{MessageHandle, MessageInfo};
 
@@ -58,45 +57,24 @@ impl MessagePlane {
         link: Option<&mut SharedLink>,
     ) -> Result<(), RemoteError> {
         let slot = self.contexts.channel_of_call(ticket).ok_or(RemoteError::Stale)?;
-        let MessagePlane {
-            peers,
-            pool,
-            subscriptions,
-            matched,
-            channels,
-            schedule,
-            topic: space,
-            contexts,
-            fed,
-            fields,
-            numbers,
-            traces,
-            ..
-        } = self;
-        let number = number_of(numbers, channels, slot);
-        let ch = channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut());
-        let ch = ch.ok_or(RemoteError::Stale)?;
-        let (link, flow) = (link.map(|link| (link, &*fields)), None);
+        let (id, number) = (self.channels.id(slot), self.channels.number(slot));
+        let ch = self.channels.at_mut(slot).ok_or(RemoteError::Stale)?;
         let outlet = Outlet {
             now,
-            slot,
-            ch,
-            pool,
-            peers,
-            subscriptions,
-            matched,
-            space,
-            traces,
-            fed,
-            link,
+            id,
             number,
-            flow,
+            ch,
+            pool: &mut self.pool,
+            distribution: &mut self.distribution,
+            fed: &mut self.fed,
+            link: link.map(|link| (link, &self.fields)),
+            flow: None,
         };
-        let done = contexts.remote_emit(ticket, (output, emit), outlet, (schedule, self.config.channels_max));
+        let done = self.contexts.remote_emit(ticket, (output, emit), outlet, &mut self.schedule);
         self.feed_stored();
-        let has_work =
-            self.channels[usize::from(slot)].channel.as_ref().is_some_and(|ch| !ch.pending.is_empty());
-        self.schedule.set_active(slot, has_work);
+        if let Some(ch) = self.channels.at(slot) {
+            self.schedule.set_channel(slot, ch);
+        }
         done
     }
 
@@ -118,20 +96,20 @@ impl MessagePlane {
             self.remote_emit(now, ticket, (0, Emit::Same), link)?;
         }
         let slot = self.contexts.channel_of_call(ticket).ok_or(RemoteError::Stale)?;
-        let flows = (&mut self.schedule, self.config.channels_max);
-        let (handle, queue) = self.contexts.remote_done(ticket, (done, passed), &self.pool, flows)?;
+        let (handle, queue) =
+            self.contexts.remote_done(ticket, (done, passed), &self.pool, &mut self.schedule)?;
         self.pool.release(handle);
         if let Some(path) = self.contexts.ending(queue)
-            && let Some(ch) = self.channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut())
+            && let Some(ch) = self.channels.at_mut(slot)
         {
-            self.contexts.settle(path, ch, (&mut self.schedule, self.config.channels_max));
+            self.contexts.settle(path, ch, &mut self.schedule);
         }
         Ok(())
     }
 
     /// Records the loss of a remote context. Its unanswered messages are passed to its successor.
     pub fn remote_lost(&mut self, context: u16) {
-        self.contexts.remote_lost(context, (&mut self.schedule, self.config.channels_max));
+        self.contexts.remote_lost(context, &mut self.schedule);
     }
 
     /// Discards messages that wait for a context in replaced or removed paths, which would otherwise not end:
@@ -139,12 +117,9 @@ impl MessagePlane {
     pub fn give_up(&mut self, context: u16, is_lost: bool) -> u64 {
         let mut all = 0;
         for (path, slot) in self.contexts.retired_at(context) {
-            let Some(ch) = self.channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut())
-            else {
-                continue;
-            };
-            let flows = (&mut self.schedule, self.config.channels_max);
-            let lost = self.contexts.give_up((path, context, is_lost), ch, &mut self.pool, flows);
+            let Some(ch) = self.channels.at_mut(slot) else { continue };
+            let of = (path, context, is_lost);
+            let lost = self.contexts.give_up(of, ch, &mut self.pool, &mut self.schedule);
             ch.counters.lost += lost;
             all += lost;
         }

@@ -5,9 +5,8 @@ use csp_handlers::FormatId;
 use csp_quality::{FlowId, SharedLink, Work};
 use csp_types::Instant;
 
-use super::flows::number_of;
 use super::publish::{Arrival, refused};
-use super::{ChannelSlot, MessagePlane, PublishError, Published};
+use super::{MessagePlane, PublishError, Published};
 use crate::contexts::{Outlet, Step};
 use crate::flows;
 use crate::pool::PoolError;
@@ -36,14 +35,11 @@ impl MessagePlane {
         message: Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
         link: &mut SharedLink,
     ) -> Result<Published, PublishError> {
-        let MessagePlane { channels, pool, subscriptions, .. } = self;
-        let ChannelSlot { channel: Some(ch), .. } = &mut channels[usize::from(slot)] else {
-            return Err(PublishError::UnknownPeer);
-        };
-        let (frames, len) = (message.frames, message.len);
-        let is_push = ch.backlog_limits().is_some();
-        if !is_push && frames.len() > 1 && frames[0] as usize > subscriptions.topic_len_max() {
-            return Err(PublishError::TopicTooLong(frames[0]));
+        let MessagePlane { channels, pool, distribution, .. } = self;
+        let ch = channels.at_mut(slot).ok_or(PublishError::UnknownPeer)?;
+        let (len, is_push) = (message.len, ch.backlog_limits().is_some());
+        if !is_push {
+            distribution.check_topic(message.frames)?;
         }
         // Handlers must be able to go on with what is stored, if publishers are held back.
         let blocks = pool.blocks_for(len) + ch.paths.reserve;
@@ -91,12 +87,13 @@ impl MessagePlane {
         link: &mut SharedLink,
     ) -> Option<u16> {
         let format = self.pool.format(item.handle);
-        if self.traces.is_armed()
+        let traces = self.distribution.traces_mut();
+        if traces.is_armed()
             && let Some(info) = self.pool.info(item.handle)
         {
-            self.traces.left_flow(slot, info.sequence, |_| CopyState::Waiting);
+            traces.left_flow(slot, info.sequence, |_| CopyState::Waiting);
         }
-        let ch = self.channels[usize::from(slot)].channel.as_mut()?;
+        let ch = self.channels.at_mut(slot)?;
         ch.in_flows = ch.in_flows.saturating_sub(1);
         ch.unprocessed = ch.unprocessed.saturating_sub(1);
         let path = if ch.paths.is_empty() { None } else { ch.paths.find(format) };
@@ -112,7 +109,7 @@ impl MessagePlane {
         }
         if !self.contexts.is_local(path) {
             // A stage has moved elsewhere while the message waited.
-            self.contexts.enter_late(path, item, (&mut self.schedule, self.config.channels_max));
+            self.contexts.enter_late(path, item, &mut self.schedule);
             return None;
         }
         self.contexts.enter_served(path, item);
@@ -120,7 +117,7 @@ impl MessagePlane {
             if self.feeds_fill(slot) {
                 break;
             }
-            let watched = if self.traces.is_armed() { self.watch(queue) } else { None };
+            let watched = if self.distribution.traces().is_armed() { self.watch(queue) } else { None };
             let mut read = link.clock();
             let clock = read.as_mut().map(|clock| clock as &mut dyn FnMut() -> Instant);
             let step = self.step(now, slot, (queue, Some(flow)), clock, Some(link));
@@ -133,11 +130,12 @@ impl MessagePlane {
                 break;
             }
         }
-        let ch = self.channels[usize::from(slot)].channel.as_ref();
-        self.schedule.set_active(slot, ch.is_some_and(|ch| !ch.pending.is_empty()));
+        if let Some(ch) = self.channels.at(slot) {
+            self.schedule.set_channel(slot, ch);
+        }
         match self.contexts.is_occupied(path) {
             true => {
-                self.contexts.wake_all(path, (&mut self.schedule, self.config.channels_max));
+                self.contexts.wake_all(path, &mut self.schedule);
                 Some(path)
             }
             false => {
@@ -149,25 +147,20 @@ impl MessagePlane {
 
     /// Passes on a message that has no path, or whose path was removed.
     fn pass_by(&mut self, now: Instant, slot: u16, item: Item, flow: FlowId, link: &mut SharedLink) {
-        let MessagePlane {
-            peers,
-            pool,
-            subscriptions,
-            matched,
-            channels,
-            topic: space,
-            traces,
-            fed,
-            fields,
-            ..
-        } = self;
-        let number = number_of(&self.numbers, channels, slot);
-        let Some(ch) = channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut()) else {
-            return;
+        let (id, number) = (self.channels.id(slot), self.channels.number(slot));
+        let Some(ch) = self.channels.at_mut(slot) else { return };
+        let mut outlet = Outlet {
+            now,
+            id,
+            number,
+            ch,
+            pool: &mut self.pool,
+            distribution: &mut self.distribution,
+            fed: &mut self.fed,
+            link: Some((link, &self.fields)),
+            flow: Some(flow),
         };
-        let (link, flow) = (Some((link, &*fields)), Some(flow));
-        Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, traces, fed, link, number, flow }
-            .wait(item);
+        outlet.wait(item);
     }
 
     /// Puts a message that waited for a context of flows into its path, or passes it to receivers if there is
@@ -176,7 +169,7 @@ impl MessagePlane {
         let handle = self.pool.at(flows::unpack(queued.handle).0);
         let known = self.slot_of(queued.handle).zip(self.pool.info(handle));
         let path = known.and_then(|(slot, _)| {
-            let ch = self.channels[usize::from(slot)].channel.as_mut()?;
+            let ch = self.channels.at_mut(slot)?;
             ch.unprocessed = ch.unprocessed.saturating_sub(1);
             let path = ch.paths.find(self.pool.format(handle))?;
             ch.in_flows = ch.in_flows.saturating_sub(1);
@@ -185,7 +178,7 @@ impl MessagePlane {
         match (path, known) {
             (Some(path), Some((_, info))) => {
                 let item = Item { handle, len: info.len, cached: false };
-                self.contexts.enter_late(path, item, (&mut self.schedule, self.config.channels_max));
+                self.contexts.enter_late(path, item, &mut self.schedule);
             }
             _ => self.give(now, queued),
         }

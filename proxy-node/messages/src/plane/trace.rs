@@ -3,13 +3,10 @@
 use csp_handlers::Profile;
 use csp_types::Instant;
 
-use super::{ChannelId, Delivery, MessagePlane, Published};
-use crate::peers::{PeerId, Peers};
-use crate::pool::MessagePool;
-use crate::trace::{
-    CopyState, TRACE_TOPIC_LEN_MAX, TraceError, TraceId, TraceRequest, TracedArrival, TracedMessage,
-    TracedStage, Traces,
-};
+use super::distribution::Drops;
+use super::{ChannelId, Delivery, MessagePlane};
+use crate::peers::PeerId;
+use crate::trace::{CopyState, TraceError, TraceId, TraceRequest, TracedMessage, TracedStage};
 
 impl MessagePlane {
     /// Arms a trace, which records the next messages of a channel. Allocates its memory.
@@ -23,22 +20,22 @@ impl MessagePlane {
         request: TraceRequest<'_>,
     ) -> Result<TraceId, TraceError> {
         self.channel(channel).ok_or(TraceError::UnknownChannel)?;
-        self.traces.arm(now, channel, request)
+        self.distribution.traces_mut().arm(now, channel, request)
     }
 
     /// Returns whether a trace is armed.
     pub fn is_tracing(&self) -> bool {
-        self.traces.is_armed()
+        self.distribution.traces().is_armed()
     }
 
     /// Returns the messages of a trace in the order of arrival; `None` if it has ended.
     pub fn traced(&self, id: TraceId) -> Option<impl Iterator<Item = &TracedMessage>> {
-        self.traces.of(id)
+        self.distribution.traces().of(id)
     }
 
     /// Ends a trace; does nothing if it has ended.
     pub fn end_trace(&mut self, id: TraceId) {
-        self.traces.end(id);
+        self.distribution.traces_mut().end(id);
     }
 
     /// Records that a message is written to a receiver, in as many bytes as `len` returns; `None`: its
@@ -51,10 +48,10 @@ impl MessagePlane {
         delivery: &Delivery,
         len: impl FnOnce(&Self) -> Option<usize>,
     ) {
-        if self.traces.is_armed() {
+        if self.distribution.traces().is_armed() {
             let state = len(self).map_or(CopyState::Unwritable, |len| CopyState::Written(len as u32));
-            if let Some(slot) = self.peers.get(peer).map(|known| known.channel) {
-                self.traces.settle(slot, delivery.sequence, peer, state);
+            if let Some(slot) = self.distribution.peers().get(peer).map(|known| known.channel) {
+                self.distribution.traces_mut().settle(slot, delivery.sequence, peer, state);
             }
         }
     }
@@ -62,13 +59,13 @@ impl MessagePlane {
     /// Records that bytes written for a receiver are in its connection.
     #[inline]
     pub fn trace_flushed(&mut self, peer: PeerId) {
-        if self.traces.is_armed() {
-            self.traces.flushed(peer);
+        let traces = self.distribution.traces_mut();
+        if traces.is_armed() {
+            traces.flushed(peer);
         }
     }
 
-    /// Begins to record a message if a trace waits for it, with the subscribers of its topic; returns whether
-    /// one does. The subscribers are looked up once more when the message is published.
+    /// Begins to record a message if a trace waits for it; returns the drops of its channel so far.
     #[cold]
     pub(super) fn trace_arrival<'a>(
         &mut self,
@@ -76,88 +73,11 @@ impl MessagePlane {
         (slot, publisher): (u16, PeerId),
         frames: &[u32],
         parts: impl Iterator<Item = &'a [u8]>,
-    ) -> bool {
-        let MessagePlane { peers, subscriptions, channels, topic: space, traces, .. } = self;
-        let known = &channels[usize::from(slot)];
-        let Some(ch) = &known.channel else { return false };
-        let channel = ChannelId { index: slot, generation: known.generation };
-        let len_max = subscriptions.topic_len_max();
-        let first = frames.first().map_or(0, |first| *first as usize).min(len_max.max(TRACE_TOPIC_LEN_MAX));
-        let Some(topic) = super::publish::gather(space, parts, first) else { return false };
-        let (receivers, pushed) = (ch.receivers, ch.backlog_limits().is_some());
-        let arrival = TracedArrival { channel, publisher, topic, frames, receivers, pushed };
-        if !traces.arrived(now, arrival) {
-            return false;
-        }
-        if !pushed {
-            let topic = &topic[..first.min(len_max)];
-            subscriptions.matches(slot, topic, |subscriber| traces.found(peers.id(subscriber)));
-            traces.looked_up();
-        }
-        true
-    }
-
-    /// Prepares the recording of a message. The result is passed to
-    /// [`trace_published`](Self::trace_published).
-    #[cold]
-    pub(super) fn trace_begins(&mut self, slot: u16) -> Drops {
-        self.matched.clear();
-        self.drops(slot)
-    }
-
-    /// Records the outcome of the message with which a trace has begun. `published` is `None` if it was not
-    /// published; `way`: how it continued.
-    #[cold]
-    pub(super) fn trace_published(
-        &mut self,
-        slot: u16,
-        published: Option<Published>,
-        way: Way,
-        before: Drops,
-    ) {
-        let Some(published) = published else { return self.traces.withdraw() };
-        let after = self.drops(slot);
-        let stored = published.receivers > 0;
-        let of_all = match way {
-            // Its receivers are found when the path emits it.
-            Way::Path if stored => Some(CopyState::Waiting),
-            Way::Path => Some(CopyState::DroppedPath),
-            Way::Served if stored => Some(CopyState::InFlow),
-            // Receivers were found here only if it has not gone to a flow's queue.
-            Way::Receivers if stored && self.matched.is_empty() => Some(CopyState::InFlow),
-            _ if !stored && after.flow > before.flow => Some(CopyState::DroppedFlow),
-            _ if !stored && self.matched.is_empty() && after.memory > before.memory => {
-                Some(CopyState::DroppedMemory)
-            }
-            _ => None,
-        };
-        let matched = &self.matched;
-        self.traces.published(published.sequence, |peer| {
-            of_all.unwrap_or_else(|| match matched.contains(&peer.index) {
-                true if stored => CopyState::Waiting,
-                true => CopyState::DroppedMemory,
-                false => CopyState::DroppedNewest,
-            })
-        });
-    }
-
-    /// Records that a message has left its flow's queue for the queues of the receivers that were found last.
-    #[cold]
-    pub(super) fn trace_released(&mut self, slot: u16, sequence: u64) {
-        let matched = &self.matched;
-        self.traces.left_flow(slot, sequence, |peer| match matched.contains(&peer.index) {
-            true => CopyState::Waiting,
-            false => CopyState::DroppedNewest,
-        });
-    }
-
-    /// Returns the number of messages that a channel dropped before receivers' queues.
-    fn drops(&self, slot: u16) -> Drops {
-        let ch = self.channels.get(usize::from(slot)).and_then(|slot| slot.channel.as_ref());
-        ch.map_or(Drops::default(), |ch| Drops {
-            flow: ch.counters.dropped_flow,
-            memory: ch.counters.dropped_memory,
-        })
+    ) -> Option<Drops> {
+        let ch = self.channels.at(slot)?;
+        let channel = (self.channels.id(slot), ch);
+        let is_traced = self.distribution.trace_arrival(now, channel, publisher, frames, parts);
+        is_traced.then(|| Drops::of(Some(ch)))
     }
 
     /// Returns what a trace knows of the message that a stage processes next.
@@ -165,7 +85,7 @@ impl MessagePlane {
     pub(super) fn watch(&self, queue: u16) -> Option<Watched> {
         let next = self.contexts.next_of(queue)?;
         let sequence = self.pool.info(next.handle)?.sequence;
-        let (at, done) = (self.traces.now(), Instant::ZERO);
+        let (at, done) = (self.distribution.traces().now(), Instant::ZERO);
         let stage = TracedStage {
             context: next.context,
             handler: next.handler.to_owned(),
@@ -189,9 +109,8 @@ impl MessagePlane {
         stage.emitted = after.emitted - before.emitted;
         let made = after.bytes_made - before.bytes_made;
         stage.bytes = if made > 0 { made } else { stage.emitted * u64::from(len) };
-        let ch = self.channels.get(usize::from(slot)).and_then(|slot| slot.channel.as_ref());
-        let name = ch.map_or("", |ch| ch.config.name.as_str());
-        self.traces.passed((slot, name), sequence, stage);
+        let name = self.channels.at(slot).map_or("", |ch| ch.config.name.as_str());
+        self.distribution.traces_mut().passed((slot, name), sequence, stage);
     }
 
     /// Calls `each` with the peers of a channel, or of all. Looks at up to `slots_max` places of peers from
@@ -207,14 +126,14 @@ impl MessagePlane {
             Some(id) => id.index == slot && self.channel(id).is_some(),
             None => true,
         };
-        self.peers.walk(cursor, slots_max, is_of, each)
+        self.distribution.peers().walk(cursor, slots_max, is_of, each)
     }
 
     /// Calls `each` with up to `max` prefixes that a peer subscribes to, the latest first. Returns how many
     /// it has.
     pub fn prefixes_of(&self, peer: PeerId, max: u32, each: impl FnMut(&[u8])) -> u32 {
-        match self.peers.get(peer) {
-            Some(_) => self.subscriptions.prefixes_of(peer.index, max, each),
+        match self.distribution.peers().get(peer) {
+            Some(_) => self.distribution.subscriptions().prefixes_of(peer.index, max, each),
             None => 0,
         }
     }
@@ -231,32 +150,10 @@ pub(super) enum Way {
     Served,
 }
 
-/// Messages of a channel that were dropped because a flow's queue was full, or memory was short.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Drops {
-    flow: u64,
-    memory: u64,
-}
-
 /// A message that a stage is about to process.
 pub(super) struct Watched {
     sequence: u64,
     len: u32,
     before: Profile,
     stage: TracedStage,
-}
-
-/// Records that a queue's messages were dropped because their receiver takes nothing.
-#[cold]
-pub(super) fn trace_shed(traces: &mut Traces, slot: u16, peers: &Peers, pool: &MessagePool) {
-    traces.check(slot, |peer, sequence, state| {
-        if state == CopyState::InFlow {
-            return None;
-        }
-        let queue = &peers.get(peer)?.queue;
-        let number = |handle| pool.info(handle).map(|info| info.sequence);
-        let has =
-            !queue.is_empty() || queue.handles_in_flight().any(|handle| number(handle) == Some(sequence));
-        (!has).then_some(CopyState::DroppedStalled)
-    });
 }

@@ -174,7 +174,9 @@ pub(super) const fn at_plane(number: u16) -> u16 {
 
 /// Prepares the plane's contexts that are elsewhere; they follow its own ones.
 pub(super) fn prepare(plane: &mut MessagePlane) {
-    (0..G_CONTEXTS_MAX).for_each(|number| _ = plane.set_remote(at_plane(number), CREDIT));
+    for number in 0..G_CONTEXTS_MAX {
+        plane.set_remote(at_plane(number), CREDIT);
+    }
 }
 
 impl Elsewhere {

@@ -108,7 +108,7 @@ impl MessageBroker {
                 let to = self.channels.get(&feed.to)?.id;
                 Some(Feed { format: feed.format, to, becomes: feed.becomes })
             };
-            let _ = plane.set_feeds(bound.id, own.filter_map(feed).collect()); // the channel is there
+            plane.set_feeds(bound.id, own.filter_map(feed).collect());
         }
     }
 }

@@ -278,7 +278,7 @@ fn process(
             }
             Item::Cancel(topic) => {
                 if let Some(id) = peer.id {
-                    let _ = plane.cancel(id, topic);
+                    plane.cancel(id, topic);
                 }
             }
             Item::Message(message) => {

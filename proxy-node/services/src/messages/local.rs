@@ -78,7 +78,7 @@ impl LocalServices for MessageBroker {
                     return false;
                 };
                 if port.role.subscribes() && plane.subscribe(now, id, b"").is_err() {
-                    let _ = plane.detach(id, |_| {}); // it was attached just now
+                    plane.detach(id, |_| {});
                     return false;
                 }
                 self.labels[id.index as usize] = label;
@@ -148,7 +148,7 @@ impl LocalServices for MessageBroker {
         self.requested.plans.gone(label);
         if let (Some(plane), Some(id)) = (&mut self.plane, peer.id) {
             plane.lost(id, peer.given.map_or(0, |given| given.messages()));
-            let _ = plane.detach(id, |_| {}); // a peer of a channel that was removed is detached already
+            plane.detach(id, |_| {});
         }
         self.request_left(now, peer.number, peer.id.is_some());
         self.departed(peer.number, peer.ending);

@@ -56,7 +56,7 @@ pub(super) fn send(
         if allowed == 0 {
             client.call_again();
         }
-        let _ = plane.set_parked(id, full); // it is attached
+        plane.set_parked(id, full);
         plane.refill(now, id);
     }
     moved
@@ -184,9 +184,8 @@ fn flush(client: &mut impl ClientEnd, batch: &Batch, run: &mut Range<usize>) -> 
 }
 
 pub(super) fn delivered(peer: &mut Peer, plane: &mut MessagePlane, delivery: &Delivery) {
-    peer.delivered += 1;
-    if let Some(id) = peer.id {
-        plane.trace_written(id, delivery, |plane| peer.connection.encoding().wire_len(plane, delivery));
-        let _ = plane.delivered(id, delivery.handle); // the oldest one in flight: each is finished before the next is taken
-    }
+    let Some(id) = peer.id else { return };
+    plane.trace_written(id, delivery, |plane| peer.connection.encoding().wire_len(plane, delivery));
+    // It is the oldest one in flight: each is finished before the next is taken.
+    peer.delivered += u64::from(plane.delivered(id, delivery.handle).is_ok());
 }

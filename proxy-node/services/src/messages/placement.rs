@@ -124,13 +124,13 @@ impl Placement {
             // A peer that receives too gets what waits for it first.
             Ending::Finish { sender } if has_all(peer, plane) => {
                 if let Some(id) = peer.id {
-                    let _ = plane.set_parked(id, true); // it is attached
+                    plane.set_parked(id, true);
                 }
                 peer.ending = Ending::Finished { sender };
             }
             Ending::Drains if has_all(peer, plane) => {
                 if let Some(id) = peer.id.take() {
-                    let _ = plane.detach(id, |_| {}); // it was attached
+                    plane.detach(id, |_| {});
                 }
                 peer.ending = Ending::Finished { sender: false };
             }
@@ -404,7 +404,7 @@ impl MessageBroker {
             // What is in the paths of a channel that leads to others has receivers there.
             let leads = channels.values().any(|to| plane.leads_to(bound.id, to.id));
             if !leads || matches!(bound.spec.channel.kind, ChannelKind::PushPull { .. }) {
-                done.lost += plane.discard_backlog(bound.id).unwrap_or(0);
+                done.lost += plane.discard_backlog(bound.id);
             }
         }
         place.totals.lost += done.lost;

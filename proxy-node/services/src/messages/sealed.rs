@@ -64,7 +64,7 @@ pub(super) fn send(
             client.call_again();
         }
         let full = !peer.own.is_empty() || client.room() == 0 || allowed == 0;
-        let _ = plane.set_parked(id, full); // it is attached
+        plane.set_parked(id, full);
         plane.refill(now, id);
     }
     moved

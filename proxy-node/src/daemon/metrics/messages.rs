@@ -120,7 +120,7 @@ fn messages(counters: &BrokerCounters) -> [(&'static str, u64); 6] {
         ("topic", p.refused_topic),
         ("not_a_publisher", p.refused_peer),
         ("wrong_direction", counters.zmtp.messages_ignored),
-        ("internal", p.refused_mismatch + p.delivered_refused),
+        ("internal", p.refused_mismatch + p.delivered_refused + p.unknown),
     ]
 }
 

@@ -396,6 +396,7 @@ fn protocol_errors(world: &MessageWorld) -> Vec<String> {
         look("broker", "messages cut short", calls.refused_mismatch);
         look("broker", "subscriptions refused", calls.subscribe_refused);
         look("broker", "deliveries out of order", calls.delivered_refused);
+        look("broker", "calls about what was removed", calls.unknown);
         look("pool", "stale handles", plane.pool_counters().stale_handles);
     }
     found

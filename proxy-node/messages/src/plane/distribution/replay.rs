@@ -10,9 +10,10 @@
 
 use csp_types::Instant;
 
-use super::MessagePlane;
+use super::{Distribution, Receivers};
 use crate::cache::Place;
-use crate::peers::PeerId;
+use crate::channel::Channel;
+use crate::pool::MessagePool;
 use crate::queue::Item;
 
 /// Progress of a subscriber's last values.
@@ -48,38 +49,52 @@ impl Replay {
     }
 }
 
-impl MessagePlane {
+impl Distribution {
+    /// Returns whether last values wait for a subscriber whose queue has room for them.
+    #[inline]
+    pub fn wants_replay(&self, ch: &Channel, subscriber: u32) -> bool {
+        self.receivers.peers.wants_replay(ch, subscriber)
+    }
+
     /// A subscriber has a new subscription with this stamp: queues the last values that only this one
     /// matches.
-    pub(super) fn begin_replay(
+    pub fn begin_replay(
         &mut self,
         now: Instant,
-        (slot, subscriber): (u16, u32),
-        prefix: &[u8],
-        stamp: u64,
+        (slot, ch): (u16, &mut Channel),
+        pool: &mut MessagePool,
+        (subscriber, prefix, stamp): (u32, &[u8], u64),
     ) {
-        let Some(replay) = self.peers.replay(subscriber) else { return };
+        let Some(replay) = self.receivers.peers.replay(subscriber) else { return };
         replay.latest = stamp;
         // A pass that waits is for other prefixes, too.
-        let only = (!replay.waits()).then_some(prefix);
-        self.replay(now, (slot, subscriber), only);
+        let only: &[u8] = if replay.waits() { &[] } else { prefix };
+        self.replay(now, (slot, ch), pool, (subscriber, only));
     }
 
     /// Continues with the last values of a subscriber whose queue has room.
     #[cold]
-    pub(super) fn resume_replay(&mut self, now: Instant, peer: PeerId) {
-        if let Some(known) = self.peers.get(peer) {
-            self.replay(now, (known.channel, peer.index), None);
-        }
+    pub fn resume_replay(
+        &mut self,
+        now: Instant,
+        (slot, ch): (u16, &mut Channel),
+        pool: &mut MessagePool,
+        subscriber: u32,
+    ) {
+        self.replay(now, (slot, ch), pool, (subscriber, &[]));
     }
 
     /// Queues last values until there is no room or all were examined. `only`: the prefix of the
-    /// subscription, if the pass is for a single one.
-    fn replay(&mut self, now: Instant, (slot, subscriber): (u16, u32), only: Option<&[u8]>) {
-        let MessagePlane { peers, pool, subscriptions, channels, schedule, .. } = self;
-        let Some(ch) = channels[usize::from(slot)].channel.as_mut() else { return };
+    /// subscription, if the pass is for a single one; empty: all prefixes.
+    fn replay(
+        &mut self,
+        now: Instant,
+        (slot, ch): (u16, &mut Channel),
+        pool: &mut MessagePool,
+        (subscriber, only): (u32, &[u8]),
+    ) {
+        let Receivers { peers, subscriptions, .. } = &mut self.receivers;
         let Some(cache) = ch.cache.take() else { return };
-        let only = only.unwrap_or_default();
         while let Some(known) = peers.replay(subscriber)
             && let Some(pass) = known.pass()
         {
@@ -110,6 +125,5 @@ impl MessagePlane {
             }
         }
         ch.cache = Some(cache);
-        schedule.set_active(slot, !ch.pending.is_empty());
     }
 }
