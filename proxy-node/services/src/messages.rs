@@ -11,6 +11,8 @@
 //! go on.
 
 mod batch;
+mod channels;
+mod connections;
 mod contexts;
 mod flows;
 mod formats;
@@ -28,32 +30,31 @@ mod requested;
 mod requests;
 mod sealed;
 mod seen;
+mod sending;
 mod spec;
 mod stage_places;
 mod unread;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::Arc;
+use std::collections::HashMap;
 
 use csp_handlers::{CONTEXTS_MAX, G_CONTEXTS_MAX};
 use csp_messages::{
-    ChannelError, ChannelId, ChannelStatus, MessagePlane, PathError, PeerId, PlaneConfig, PlaneConfigError,
-    Turn,
+    ChannelError, ChannelId, ChannelStatus, MessagePlane, PathError, PlaneConfig, PlaneConfigError,
 };
-use csp_types::{FlowLabel, Instant, Owner};
-use csp_zmtp::{Config as ZmtpConfig, Connection, Counters as ZmtpCounters, sealed_len};
+use csp_types::Owner;
+use csp_zmtp::{Connection, Counters as ZmtpCounters, sealed_len};
 
 use thiserror::Error;
 
-use self::batch::Batch;
+use self::channels::{Bound, Channels};
+use self::connections::Connections;
 use self::contexts::Elsewhere;
 use self::inbound::UnknownCounters;
 use self::keys::Entropy;
 use self::paths::Paths;
-use self::peer::Peer;
 use self::placement::Placement;
 use self::requested::Requested;
-use self::stage_places::StagePlaces;
+use self::sending::Sending;
 use self::unread::Unread;
 use crate::streams::{StreamSpec, Streams};
 
@@ -124,68 +125,25 @@ pub enum SpecError {
     Path(String, PathError),
 }
 
-/// A channel that is served.
-#[derive(Debug)]
-struct Bound {
-    spec: ChannelSpec,
-    id: ChannelId,
-    zmtp: Arc<ZmtpConfig>,
-    /// Connections reset because their peers sent malformed data.
-    malformed: u64,
-    /// Messages that were refused while their peers stay.
-    refused: u64,
-    unknown: UnknownCounters,
-}
-
-impl Bound {
-    /// Begins the connection of a ZeroMQ peer.
-    fn begin(&self, entropy: &mut Option<Entropy>, now: Instant) -> Option<Connection> {
-        let config = self.zmtp.clone();
-        let Some(keys) = &self.spec.keys else { return Some(Connection::null(config, now)) };
-        let begin = if keys.require { Connection::curve } else { Connection::curve_or_null };
-        // Without random bytes such a channel is not added.
-        entropy.as_mut().map(|entropy| begin(config, keys.server.clone(), &entropy.draw(), now))
-    }
-}
-
 /// The broker of one worker. Its memory for messages is allocated with the first channel.
 #[derive(Debug)]
 pub struct MessageBroker {
     config: MessagesConfig,
     plane: Option<MessagePlane>,
-    channels: HashMap<u32, Bound>,
-    connections: HashMap<FlowLabel, Peer>,
-    /// The connection of each peer of the plane, by its index.
-    labels: Vec<FlowLabel>,
-    /// Connections that must be served for a reason other than waiting messages.
-    ready: VecDeque<FlowLabel>,
-    /// Number of connections returned to be served. Its remainder decides where the next one comes from.
-    named: u32,
-    /// Bytes of incomplete messages that connections keep.
-    kept: usize,
-    /// Deadlines of connections; each has at most one.
-    deadlines: BTreeSet<(Instant, FlowLabel)>,
-    /// The turn of the channel that is served.
-    turn: Option<Turn>,
+    channels: Channels,
+    connections: Connections,
+    sending: Sending,
     zmtp: ZmtpCounters,
     refusals: Refusals,
-    batch: Batch,
     paths: Paths,
     /// Contexts that are other programs.
     elsewhere: Elsewhere,
-    /// Stages that place themselves.
-    stage_places: StagePlaces,
-    /// Peers that have left while messages are traced.
-    departed: Vec<(PeerId, PeerName)>,
     placement: Placement,
     /// Queries that programs have asked for.
     requested: Requested,
     /// Memory of answers that were not read.
     unread: Unread,
     entropy: Option<Entropy>,
-    /// Buffer in which frames for CURVE peers are sealed, as long as the longest frame of a channel with
-    /// keys.
-    sealing: Vec<u8>,
     /// Channels between clients and servers of a pool.
     streams: Streams,
 }
@@ -196,26 +154,17 @@ impl MessageBroker {
         MessageBroker {
             config,
             plane: None,
-            channels: HashMap::new(),
-            connections: HashMap::new(),
-            labels: Vec::new(),
-            ready: VecDeque::new(),
-            named: 0,
-            kept: 0,
-            deadlines: BTreeSet::new(),
-            turn: None,
+            channels: Channels::default(),
+            connections: Connections::default(),
+            sending: Sending::default(),
             zmtp: ZmtpCounters::default(),
             refusals: Refusals::default(),
-            batch: Batch::default(),
             paths: Paths::default(),
             elsewhere: Elsewhere::default(),
-            stage_places: StagePlaces::default(),
-            departed: Vec::new(),
             placement: Placement::default(),
             requested: Requested::default(),
             unread: Unread::default(),
             entropy: None,
-            sealing: Vec::new(),
             streams: Streams::default(),
         }
     }
@@ -239,8 +188,8 @@ impl MessageBroker {
     /// The first channel that cannot be served; the others are.
     pub fn set_channels(&mut self, mut specs: Vec<ChannelSpec>) -> Result<(), SpecError> {
         specs.extend(self.requested.specs().cloned());
-        for number in self.channels.keys().copied().collect::<Vec<u32>>() {
-            let Some(bound) = self.channels.get_mut(&number) else { continue };
+        for number in self.channels.numbers() {
+            let Some(bound) = self.channels.get_mut(number) else { continue };
             match specs.iter().find(|spec| spec.number == number) {
                 Some(spec) if bound.spec == *spec => {}
                 Some(spec) if bound.spec.can_become(spec) => {
@@ -254,7 +203,7 @@ impl MessageBroker {
         }
         let mut result = Ok(());
         for spec in specs {
-            if !self.channels.contains_key(&spec.number)
+            if !self.channels.contains(spec.number)
                 && let Err(error) = self.add(spec)
                 && result.is_ok()
             {
@@ -277,12 +226,10 @@ impl MessageBroker {
             plane.number_rows(id);
         }
         let zmtp = spec.zmtp(self.config.subscriptions.topic_len_max as usize);
-        if spec.keys.is_some() && self.sealing.len() < sealed_len(zmtp.message_len_max) {
-            self.sealing = vec![0; sealed_len(zmtp.message_len_max)];
+        if spec.keys.is_some() {
+            self.sending.reserve_sealing(sealed_len(zmtp.message_len_max));
         }
-        let unknown = UnknownCounters::default();
-        self.channels
-            .insert(spec.number, Bound { id, zmtp: Arc::new(zmtp), malformed: 0, refused: 0, unknown, spec });
+        self.channels.insert(Bound::new(spec, id, zmtp));
         Ok(())
     }
 
@@ -291,8 +238,8 @@ impl MessageBroker {
         let plane = match self.plane.take() {
             Some(plane) => plane,
             None => {
-                self.batch = Batch::new(2 * outbound::MESSAGES_PER_VISIT);
-                self.labels = vec![FlowLabel::NONE; self.config.peers_max as usize];
+                self.sending.prepare();
+                self.connections.prepare(self.config.peers_max);
                 let mut config = self.config;
                 config.contexts.contexts_max = CONTEXTS_MAX + G_CONTEXTS_MAX;
                 let mut plane = MessagePlane::new(config).map_err(SpecError::Plane)?;
@@ -304,36 +251,37 @@ impl MessageBroker {
     }
 
     fn remove(&mut self, number: u32) {
-        let Some(bound) = self.channels.remove(&number) else { return };
+        let Some(bound) = self.channels.remove(number) else { return };
         if let Some(plane) = &mut self.plane {
             plane.remove_channel(bound.id);
         }
-        for peer in self.connections.values_mut().filter(|peer| peer.number == number) {
+        self.connections.for_each_of(number, |peer| {
             peer.orphan();
             peer.ended = true; // a channel of the same number may follow at once
-            peer.make_ready(&mut self.ready);
-        }
+            true
+        });
     }
 
     /// Disconnects the peers of a channel that use rights which they no longer have.
     fn enforce_rights(&mut self, number: u32) {
-        let Some(keys) = self.channels.get(&number).and_then(|bound| bound.spec.keys.clone()) else { return };
+        let Some(keys) = self.channels.get(number).and_then(|bound| bound.spec.keys.clone()) else { return };
+        let MessageBroker { connections, plane, refusals, .. } = self;
         let mut departed = Vec::new();
-        for peer in self.connections.values_mut().filter(|peer| peer.number == number) {
+        connections.for_each_of(number, |peer| {
             let known = peer.connection.zmtp().and_then(Connection::peer);
             if known.is_none_or(|known| keys.check(known).is_ok()) || peer.connection.has_failed() {
-                continue;
+                return false;
             }
-            self.refusals.rights_removed += 1;
-            if let (Some(plane), Some(id)) = (&mut self.plane, peer.id) {
+            refusals.rights_removed += 1;
+            if let (Some(plane), Some(id)) = (&mut *plane, peer.id) {
                 plane.lost(id, peer.given.as_ref().map_or(0, given::Given::messages));
                 plane.detach(id, |_| {});
             }
             departed.push(peer.ending);
             peer.orphan();
             peer.ended = true;
-            peer.make_ready(&mut self.ready);
-        }
+            true
+        });
         departed.into_iter().for_each(|ending| self.departed(number, ending));
     }
 
@@ -344,7 +292,7 @@ impl MessageBroker {
 
     /// Returns the names and ids of the channels.
     pub fn channels(&self) -> impl Iterator<Item = (&str, ChannelId)> {
-        self.channels.values().map(|bound| (bound.spec.channel.name.as_str(), bound.id))
+        self.channels.iter().map(|bound| (bound.name(), bound.id))
     }
 
     /// Returns the state of each channel.
@@ -376,9 +324,8 @@ impl MessageBroker {
                 },
             ))
         };
-        let mut channels: HashMap<u32, ChannelSnapshot> =
-            self.channels.values().filter_map(snapshot).collect();
-        for peer in self.connections.values() {
+        let mut channels: HashMap<u32, ChannelSnapshot> = self.channels.iter().filter_map(snapshot).collect();
+        for peer in self.connections.iter() {
             let Some(status) = peer.id.and_then(|id| plane.peer_status(id)) else { continue };
             let Some(channel) = channels.get_mut(&peer.number) else { continue };
             channel.senders += u64::from(status.role.sends());
@@ -406,7 +353,7 @@ impl MessageBroker {
 
     /// Returns the memory in bytes that connections use for incomplete messages.
     pub fn incomplete_bytes(&self) -> usize {
-        self.kept
+        self.connections.kept()
     }
 
     /// Returns the memory in bytes of long answers that peers have not read.
@@ -417,24 +364,5 @@ impl MessageBroker {
     /// Returns the number of connections.
     pub fn connection_count(&self) -> usize {
         self.connections.len()
-    }
-
-    /// Sets the deadline of a connection to `at`; `None` removes it.
-    fn set_deadline(deadlines: &mut BTreeSet<(Instant, FlowLabel)>, peer: &mut Peer, at: Option<Instant>) {
-        if peer.deadline == at {
-            return;
-        }
-        if let Some(before) = peer.deadline {
-            deadlines.remove(&(before, peer.label));
-        }
-        if let Some(at) = at {
-            deadlines.insert((at, peer.label));
-        }
-        peer.deadline = at;
-    }
-
-    fn label_of(&self, peer: PeerId) -> Option<FlowLabel> {
-        let label = *self.labels.get(peer.index as usize)?;
-        self.connections.get(&label).filter(|known| known.id == Some(peer)).map(|_| label)
     }
 }

@@ -27,6 +27,8 @@ use csp_types::{Duration, FlowLabel, Instant};
 
 use self::link::{CREDIT, Link};
 use super::MessageBroker;
+use super::channels::Channels;
+use super::placement::Placement;
 
 /// Time between the end of a connection to a context and the next one.
 pub const RETRY: Duration = Duration::from_millis(250);
@@ -189,7 +191,7 @@ impl Elsewhere {
         links.into_iter().find(|(_, link)| link.label == label)
     }
 
-    /// Returns when [`MessageBroker::settle_contexts`] has something to do.
+    /// Returns when [`Elsewhere::settle`] has something to do.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.due
     }
@@ -218,17 +220,14 @@ impl Elsewhere {
             self.due = Some(now);
         }
     }
-}
 
-impl MessageBroker {
     /// Replaces the contexts elsewhere. Connections to contexts that remain continue.
-    pub fn set_contexts(&mut self, now: Instant, specs: &[ContextSpec]) {
-        let slots = &mut self.elsewhere.slots;
+    fn set(&mut self, now: Instant, specs: &[ContextSpec]) {
         // The worker goes through them whenever it looks for the next connection: without contexts there are
         // none.
         let needed = specs.iter().map(|spec| usize::from(spec.number) + 1).max().unwrap_or(0);
-        slots.resize_with(slots.len().max(needed), Slot::default);
-        for (number, slot) in (0u16..).zip(slots) {
+        self.slots.resize_with(self.slots.len().max(needed), Slot::default);
+        for (number, slot) in (0u16..).zip(&mut self.slots) {
             let spec = specs.iter().find(|spec| spec.number == number);
             let service = spec.map(|spec| spec.service.as_str());
             if slot.service.as_deref() != service {
@@ -239,32 +238,38 @@ impl MessageBroker {
                 }
             }
         }
-        self.elsewhere.due = Some(now);
+        self.due = Some(now);
     }
 
     /// Opens and closes connections as contexts are needed, and discards messages that have waited for longer
-    /// than [`PATIENCE`].
-    pub(super) fn settle_contexts(&mut self, now: Instant) {
-        if self.elsewhere.due.is_none_or(|due| due > now) {
+    /// than [`PATIENCE`]. `may_be_placed`: whether a stage may choose a context, by its number at the plane.
+    pub(super) fn settle(
+        &mut self,
+        now: Instant,
+        plane: Option<&mut MessagePlane>,
+        (channels, placement): (&Channels, &Placement),
+        may_be_placed: impl Fn(u16) -> bool,
+    ) {
+        if self.due.is_none_or(|due| due > now) {
             return;
         }
-        self.elsewhere.due = None;
-        let may_be_placed: Vec<bool> = (0..self.elsewhere.slots.len() as u16)
-            .map(|number| self.may_be_placed(at_plane(number)))
-            .collect();
-        let Some(plane) = &mut self.plane else { return };
+        self.due = None;
+        let Some(plane) = plane else { return };
         let paths = plane.paths();
-        let here = |path: &PathStatus| {
-            let bound = self.channels.values().find(|bound| bound.id == path.channel);
-            bound.is_some_and(|bound| self.placement.elsewhere(bound.spec.number).is_none())
-        };
+        let here: Vec<bool> = paths
+            .iter()
+            .map(|path| {
+                let bound = channels.of(plane, path.channel);
+                bound.is_some_and(|bound| placement.elsewhere(bound.spec.number).is_none())
+            })
+            .collect();
         let mut due = None;
-        for (number, slot) in (0u16..).zip(&mut self.elsewhere.slots) {
+        for (number, slot) in (0u16..).zip(&mut self.slots) {
             let context = at_plane(number);
-            let needs = |path: &&PathStatus| path.stages.iter().any(|stage| stage.context == context);
+            let needs = |path: &PathStatus| path.stages.iter().any(|stage| stage.context == context);
             let waits = |path: &PathStatus| path.stages.iter().any(|s| s.context == context && s.waiting > 0);
-            slot.wanted = may_be_placed[usize::from(number)]
-                || paths.iter().filter(needs).any(|path| here(path) || waits(path));
+            slot.wanted = may_be_placed(context)
+                || paths.iter().zip(&here).any(|(path, here)| needs(path) && (*here || waits(path)));
             let is_up = slot.link.as_ref().is_some_and(|link| link.is_up() && !link.ended);
             if !slot.wanted {
                 slot.withdraw();
@@ -294,12 +299,12 @@ impl MessageBroker {
             let next = if slot.retry_at > now { slot.retry_at } else { now + LOOK_INTERVAL };
             due = Some(due.map_or(next, |due: Instant| due.min(next)));
         }
-        self.elsewhere.due = due;
+        self.due = due;
     }
 
     /// Removes and returns a request for a connection to a context, or its withdrawal.
-    pub(super) fn next_context_request(&mut self) -> Option<Request> {
-        let slots = (0u64..).zip(&mut self.elsewhere.slots);
+    pub(super) fn next_request(&mut self) -> Option<Request> {
+        let slots = (0u64..).zip(&mut self.slots);
         let (token, slot) = slots
             .into_iter()
             .find(|(_, slot)| matches!(slot.request, Requested::ToMake | Requested::ToCancel))?;
@@ -320,12 +325,11 @@ impl MessageBroker {
         }))
     }
 
-    /// Processes the answer to a request for a connection to a context; `None`: no process has accepted it.
-    pub(super) fn context_opened(&mut self, now: Instant, token: u64, label: Option<FlowLabel>) {
-        let longest =
-            self.channels.values().map(|bound| bound.spec.channel.message_len_max).max().unwrap_or(0);
+    /// Processes the answer to a request for a connection to a context; `None`: no process has accepted it. The
+    /// channels' longest message has `longest` bytes.
+    pub(super) fn opened(&mut self, now: Instant, token: u64, label: Option<FlowLabel>, longest: u32) {
         let Ok(number) = u16::try_from(token) else { return };
-        let Some(slot) = self.elsewhere.slots.get_mut(usize::from(number)) else { return };
+        let Some(slot) = self.slots.get_mut(usize::from(number)) else { return };
         let request = std::mem::take(&mut slot.request);
         match label {
             Some(label) => {
@@ -333,51 +337,46 @@ impl MessageBroker {
                 link.ended = request == Requested::ToCancel;
                 slot.link = Some(link);
                 slot.opened = now;
-                self.elsewhere.links += 1;
+                self.links += 1;
             }
             None => {
                 slot.retry_at = now + RETRY;
-                self.elsewhere.due =
-                    Some(self.elsewhere.due.map_or(slot.retry_at, |due| due.min(slot.retry_at)));
+                self.due = Some(self.due.map_or(slot.retry_at, |due| due.min(slot.retry_at)));
             }
         }
     }
 
     /// Serves the connection to a context.
-    pub(super) fn serve_context(
+    pub(super) fn serve(
         &mut self,
         now: Instant,
         label: FlowLabel,
         upstream: &mut impl UpstreamEnd,
-        output: Option<&mut SharedLink>,
+        (plane, output): (&mut MessagePlane, Option<&mut SharedLink>),
+        channels: &Channels,
     ) -> Step {
-        let MessageBroker { elsewhere, plane, .. } = self;
-        let epoch = elsewhere.epoch;
-        let Some((at, link)) = elsewhere.link_of(label) else { return Step::Reset };
-        let Some(plane) = plane.as_mut().filter(|_| !link.ended) else { return Step::Close };
+        let epoch = self.epoch;
+        let Some((at, link)) = self.link_of(label) else { return Step::Reset };
+        if link.ended {
+            return Step::Close;
+        }
         let was_up = link.is_up();
         let Ok(moved) = link.serve(now, upstream, (plane, output), epoch) else {
             link.ended = true;
-            let slot = &mut elsewhere.slots[at];
+            let slot = &mut self.slots[at];
             (slot.losses, slot.violations) = (slot.losses + 1, slot.violations + 1);
             return Step::Reset;
         };
         let (refused, has_changed) = (std::mem::take(&mut link.refused), link.is_up() != was_up);
         if has_changed {
-            elsewhere.due = Some(now);
+            self.due = Some(now);
         }
         let context = at_plane(at as u16);
         for (ticket, why) in refused {
             let Some(stage) = plane.remote_stage(ticket) else { continue };
-            let channel = plane.path_status(ticket.path).map(|path| path.channel);
-            let bound = self.channels.values().find(|bound| Some(bound.id) == channel);
-            let channel = bound.map(|bound| bound.spec.channel.name.clone()).unwrap_or_default();
-            elsewhere.note(ContextNotice::Refused {
-                channel,
-                handler: stage.handler.to_owned(),
-                context,
-                why,
-            });
+            let bound = plane.path_status(ticket.path).and_then(|path| channels.of(plane, path.channel));
+            let channel = bound.map(|bound| bound.name().to_owned()).unwrap_or_default();
+            self.note(ContextNotice::Refused { channel, handler: stage.handler.to_owned(), context, why });
         }
         match upstream.is_finished() && upstream.readable() == 0 {
             true => Step::Close,
@@ -387,26 +386,24 @@ impl MessageBroker {
     }
 
     /// Processes the end of a connection to a context.
-    pub(super) fn context_gone(&mut self, now: Instant, label: FlowLabel) {
-        let Some((at, _)) = self.elsewhere.link_of(label) else { return };
-        let slot = &mut self.elsewhere.slots[at];
+    pub(super) fn gone(&mut self, now: Instant, label: FlowLabel, plane: Option<&mut MessagePlane>) {
+        let Some((at, _)) = self.link_of(label) else { return };
+        let slot = &mut self.slots[at];
         if let Some(link) = slot.link.take() {
             slot.calls += link.calls;
             slot.losses += u64::from(!link.ended);
         }
         slot.retry_at = now + RETRY;
-        self.elsewhere.links -= 1;
-        self.elsewhere.due = Some(now);
-        if let Some(plane) = &mut self.plane {
+        self.links -= 1;
+        self.due = Some(now);
+        if let Some(plane) = plane {
             plane.remote_lost(at_plane(at as u16));
         }
     }
 
     /// Returns a connection to a context that has something to send now.
-    pub(super) fn next_context(&mut self) -> Option<FlowLabel> {
-        let MessageBroker { elsewhere, plane, paths, .. } = self;
-        let plane = plane.as_ref()?;
-        for (number, slot) in (0u16..).zip(&mut elsewhere.slots) {
+    pub(super) fn next_to_serve(&mut self, now: Instant, plane: &MessagePlane) -> Option<FlowLabel> {
+        for (number, slot) in (0u16..).zip(&mut self.slots) {
             match &mut slot.link {
                 Some(link) if link.has_work(plane) => {
                     link.queued = true;
@@ -416,7 +413,7 @@ impl MessageBroker {
                 None if slot.service.is_some() && !slot.wanted && plane.has_calls(at_plane(number)) => {
                     // A message of a channel that lives elsewhere by the view.
                     slot.wanted = true;
-                    elsewhere.due = Some(paths.now);
+                    self.due = Some(now);
                 }
                 None => {}
             }
@@ -424,20 +421,9 @@ impl MessageBroker {
         None
     }
 
-    /// Removes and returns the oldest notice about contexts.
-    pub fn poll_context_notice(&mut self) -> Option<ContextNotice> {
-        let refusals = self.plane.as_mut().map(MessagePlane::take_state_refusals).unwrap_or_default();
-        for StateRefusal { channel, handler } in refusals {
-            let bound = self.channels.values().find(|bound| bound.id == channel);
-            let channel = bound.map(|bound| bound.spec.channel.name.clone()).unwrap_or_default();
-            self.elsewhere.note(ContextNotice::StateRefused { channel, handler });
-        }
-        self.elsewhere.notices.pop_front()
-    }
-
     /// Returns the contexts elsewhere that the policy names.
-    pub(super) fn elsewhere_snapshots(&self) -> Vec<ElsewhereSnapshot> {
-        let known = (0u16..).zip(&self.elsewhere.slots).filter(|(_, slot)| slot.service.is_some());
+    pub(super) fn snapshots(&self) -> Vec<ElsewhereSnapshot> {
+        let known = (0u16..).zip(&self.slots).filter(|(_, slot)| slot.service.is_some());
         known
             .map(|(number, slot)| ElsewhereSnapshot {
                 context: at_plane(number),
@@ -451,5 +437,24 @@ impl MessageBroker {
                 violations: slot.violations,
             })
             .collect()
+    }
+}
+
+impl MessageBroker {
+    /// Replaces the contexts elsewhere. Connections to contexts that remain continue.
+    pub fn set_contexts(&mut self, now: Instant, specs: &[ContextSpec]) {
+        self.elsewhere.set(now, specs);
+    }
+
+    /// Removes and returns the oldest notice about contexts.
+    pub fn poll_context_notice(&mut self) -> Option<ContextNotice> {
+        if let Some(plane) = &mut self.plane {
+            for StateRefusal { channel, handler } in plane.take_state_refusals() {
+                let bound = self.channels.of(plane, channel);
+                let channel = bound.map(|bound| bound.name().to_owned()).unwrap_or_default();
+                self.elsewhere.note(ContextNotice::StateRefused { channel, handler });
+            }
+        }
+        self.elsewhere.notices.pop_front()
     }
 }

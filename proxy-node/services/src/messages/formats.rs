@@ -102,10 +102,10 @@ impl MessageBroker {
     /// Replaces the feeds of all channels.
     pub(super) fn feed_channels(&mut self, feeds: &[ChannelFeed]) {
         let Some(plane) = &mut self.plane else { return };
-        for (number, bound) in &self.channels {
-            let own = feeds.iter().filter(|feed| feed.from == *number);
+        for bound in self.channels.iter() {
+            let own = feeds.iter().filter(|feed| feed.from == bound.spec.number);
             let feed = |feed: &ChannelFeed| {
-                let to = self.channels.get(&feed.to)?.id;
+                let to = self.channels.get(feed.to)?.id;
                 Some(Feed { format: feed.format, to, becomes: feed.becomes })
             };
             plane.set_feeds(bound.id, own.filter_map(feed).collect());

@@ -10,8 +10,10 @@ use csp_messages::{
 use csp_quality::SharedLink;
 use csp_types::Instant;
 
-use super::contexts::ElsewhereSnapshot;
-use super::stage_places::{AutoPlace, StagePlace};
+use super::channels::{Bound, Channels};
+use super::contexts::{Elsewhere, ElsewhereSnapshot};
+use super::placement::Placement;
+use super::stage_places::{AutoPlace, StagePlace, StagePlaces};
 use super::{MessageBroker, SpecError};
 
 /// The id of a channel that is not served.
@@ -124,28 +126,169 @@ pub struct ContextsSnapshot {
     pub places: Vec<StagePlace>,
 }
 
-/// The paths in force, and the time at which handlers run.
+/// The paths of each channel as the policy has them, by the channel's number: one of all formats, or one for
+/// each of some.
 #[derive(Debug, Default)]
-pub(super) struct Paths {
-    /// The paths of each channel as the policy has them, by the channel's number: one of all formats, or one
-    /// for each of some.
-    pub(super) active: HashMap<u32, Vec<(PathId, ChannelPath)>>,
-    pub(super) now: Instant,
-    pub(super) clock: Option<fn() -> Instant>,
-}
+pub(super) struct ActivePaths(HashMap<u32, Vec<(PathId, ChannelPath)>>);
 
-impl Paths {
+impl ActivePaths {
     /// Returns the path of a channel, by its number, and of a format.
-    pub(super) fn of(&self, (number, format): (u32, Option<FormatId>)) -> Option<&(PathId, ChannelPath)> {
-        self.active.get(&number)?.iter().find(|(_, path)| path.format == format)
+    pub fn of(&self, (number, format): (u32, Option<FormatId>)) -> Option<&(PathId, ChannelPath)> {
+        self.0.get(&number)?.iter().find(|(_, path)| path.format == format)
     }
 
     /// The same, to change it.
-    pub(super) fn of_mut(
+    pub fn of_mut(
         &mut self,
         (number, format): (u32, Option<FormatId>),
     ) -> Option<&mut (PathId, ChannelPath)> {
-        self.active.get_mut(&number)?.iter_mut().find(|(_, path)| path.format == format)
+        self.0.get_mut(&number)?.iter_mut().find(|(_, path)| path.format == format)
+    }
+
+    /// Removes the paths of a channel, and returns those that the channel still has.
+    fn take(&mut self, plane: &MessagePlane, bound: &Bound) -> Vec<(PathId, ChannelPath)> {
+        let mut active = self.0.remove(&bound.spec.number).unwrap_or_default();
+        let has = |id| plane.path_status(id).is_some_and(|path| path.channel == bound.id);
+        active.retain(|(id, _)| has(*id));
+        active
+    }
+
+    fn insert(&mut self, number: u32, paths: Vec<(PathId, ChannelPath)>) {
+        if !paths.is_empty() {
+            self.0.insert(number, paths);
+        }
+    }
+}
+
+/// The paths in force, where their stages run, and the time at which handlers run.
+#[derive(Debug, Default)]
+pub(super) struct Paths {
+    active: ActivePaths,
+    /// Stages that place themselves.
+    places: StagePlaces,
+    /// Now.
+    pub(super) now: Instant,
+    clock: Option<fn() -> Instant>,
+}
+
+impl Paths {
+    /// Returns whether a channel has a path.
+    fn has(&self, number: u32) -> bool {
+        self.active.0.contains_key(&number)
+    }
+
+    /// Gives a channel these paths in place of those that it has. If one is refused, all former ones stay.
+    pub fn set(
+        &mut self,
+        plane: &mut MessagePlane,
+        channels: &Channels,
+        number: u32,
+        wanted: &[&ChannelPath],
+    ) -> Result<(), SpecError> {
+        let Some(bound) = channels.get(number) else { return Ok(()) };
+        let active = self.active.take(plane, bound);
+        match self.replace(plane, channels, bound, &active, wanted) {
+            Ok(paths) => {
+                self.places
+                    .retain(|(of, format)| of != number || wanted.iter().any(|path| path.format == format));
+                self.active.insert(number, paths);
+                Ok(())
+            }
+            Err(error) => {
+                // The former paths stay.
+                self.active.insert(number, active);
+                Err(SpecError::Path(bound.name().to_owned(), error))
+            }
+        }
+    }
+
+    /// Has the plane replace the `active` paths of a channel by those that are `wanted`.
+    fn replace(
+        &mut self,
+        plane: &mut MessagePlane,
+        channels: &Channels,
+        bound: &Bound,
+        active: &[(PathId, ChannelPath)],
+        wanted: &[&ChannelPath],
+    ) -> Result<Vec<(PathId, ChannelPath)>, PathError> {
+        let outlets = |path: &ChannelPath| -> Vec<ChannelId> {
+            // One that is not served here is left out: an id that no channel has.
+            let id = |number: &u32| channels.get(*number).map_or(NO_CHANNEL, |bound| bound.id);
+            path.outlets.iter().map(id).collect()
+        };
+        let kept: Vec<Option<&(PathId, ChannelPath)>> = wanted
+            .iter()
+            .map(|wanted| active.iter().find(|(_, known)| known.is_reconfigured(wanted)))
+            .collect();
+        let changes = wanted.iter().zip(&kept).map(|(wanted, kept)| match kept {
+            Some((id, _)) => PathChange::Keep(*id),
+            None => PathChange::New(wanted.spec(bound.id, outlets(wanted))),
+        });
+        let mut configured = Ok(());
+        for (wanted, (id, known)) in
+            wanted.iter().zip(&kept).filter_map(|(wanted, kept)| Some((wanted, (*kept)?)))
+        {
+            plane.set_outlets(*id, outlets(wanted));
+            let stages = known.stages.iter().zip(&wanted.stages).enumerate();
+            for (at, (_, stage)) in stages.filter(|(_, (a, b))| a != b) {
+                configured = configured.and_then(|()| plane.configure_handler(*id, at, &stage.parameters));
+            }
+        }
+        configured?;
+        let is_new = active.len() != wanted.len() || kept.iter().any(Option::is_none);
+        let ids = match is_new {
+            true => plane.replace_paths(self.now, bound.id, changes.collect())?,
+            false => kept.iter().flatten().map(|(id, _)| *id).collect(),
+        };
+        let new = wanted.iter().zip(&kept).filter(|(_, kept)| kept.is_none());
+        new.for_each(|(path, _)| self.places.begin(self.now, path));
+        Ok(ids.into_iter().zip(wanted.iter().map(|path| (*path).clone())).collect())
+    }
+
+    /// Removes the paths of channels that are no longer served.
+    fn retain(&mut self, channels: &Channels) {
+        self.active.0.retain(|number, _| channels.contains(*number));
+        self.places.retain(|(number, _)| self.active.0.contains_key(&number));
+    }
+
+    /// Moves stages that choose their context, as decided.
+    pub fn settle(
+        &mut self,
+        now: Instant,
+        plane: &mut MessagePlane,
+        elsewhere: &mut Elsewhere,
+        channels: &Channels,
+    ) {
+        self.places.settle(now, plane, &mut self.active, (elsewhere, channels));
+    }
+
+    /// Returns whether a stage of a channel that this worker owns may choose the context.
+    pub fn may_be_placed(&self, context: u16, placement: &Placement) -> bool {
+        self.places.may_be_placed(context, &self.active, placement)
+    }
+
+    /// Runs a context's handlers in its turn. Returns the number of messages processed.
+    pub fn run_context(
+        &self,
+        plane: &mut MessagePlane,
+        mut turn: Turn,
+        link: Option<&mut SharedLink>,
+    ) -> u32 {
+        let processed = match self.clock {
+            Some(clock) => plane.run_context(self.now, &mut turn, Some(&mut { clock }), link),
+            None => plane.run_context(self.now, &mut turn, None, link),
+        };
+        plane.end_turn(turn);
+        processed
+    }
+
+    /// Returns when contexts must run again, or stages be examined.
+    pub fn next_timeout(&self, plane: Option<&MessagePlane>) -> Option<Instant> {
+        let contexts = plane.and_then(|plane| match plane.contexts_have_work() {
+            true => Some(self.now),
+            false => plane.next_timeout(),
+        });
+        contexts.into_iter().chain(self.places.next_timeout()).min()
     }
 }
 
@@ -168,34 +311,21 @@ impl MessageBroker {
     /// The first path that is not valid. The others are in force.
     pub fn set_paths(&mut self, now: Instant, paths: &[ChannelPath]) -> Result<(), SpecError> {
         self.paths.now = now;
-        let numbers: Vec<u32> = self.channels.keys().copied().collect();
         let mut result = Ok(());
         let requested: Vec<ChannelPath> = self.requested.paths().cloned().collect();
-        for number in numbers {
+        for number in self.channels.numbers() {
             let of_channel = |path: &&ChannelPath| path.number == number && !path.stages.is_empty();
             let wanted: Vec<&ChannelPath> = paths.iter().chain(&requested).filter(of_channel).collect();
             let set = self.set_channel_paths(number, &wanted);
-            if set.is_err() && !self.paths.active.contains_key(&number) {
+            if set.is_err() && !self.paths.has(number) {
                 // Its messages would reach receivers as they are, past handlers that hide or filter.
                 self.remove(number);
             }
             result = result.and(set);
         }
-        self.paths.active.retain(|number, _| self.channels.contains_key(number));
-        self.stage_places.retain(|(number, _)| self.paths.active.contains_key(&number));
+        self.paths.retain(&self.channels);
         self.elsewhere.paths_changed(now);
         result
-    }
-
-    /// Removes the paths of a channel from the active ones, and returns them.
-    fn take_paths(&mut self, number: u32) -> Vec<(PathId, ChannelPath)> {
-        let mut active = self.paths.active.remove(&number).unwrap_or_default();
-        let (plane, id) = (self.plane.as_ref(), self.channels.get(&number).map(|bound| bound.id));
-        active.retain(|(path, _)| {
-            let status = plane.and_then(|plane| plane.path_status(*path));
-            status.is_some_and(|path| Some(path.channel) == id)
-        });
-        active
     }
 
     /// Gives a channel this one path.
@@ -203,86 +333,14 @@ impl MessageBroker {
         self.set_channel_paths(wanted.number, &[wanted])
     }
 
-    /// Gives a channel these paths in place of those that it has. If one is refused, all former ones stay.
     fn set_channel_paths(&mut self, number: u32, wanted: &[&ChannelPath]) -> Result<(), SpecError> {
-        let active = self.take_paths(number);
-        let (Some(plane), Some(bound)) = (&mut self.plane, self.channels.get(&number)) else { return Ok(()) };
-        let channels = &self.channels;
-        let outlets = |path: &ChannelPath| -> Vec<ChannelId> {
-            // One that is not served here is left out: an id that no channel has.
-            let id = |number| channels.get(number).map_or(NO_CHANNEL, |bound| bound.id);
-            path.outlets.iter().map(id).collect()
-        };
-        let kept: Vec<Option<&(PathId, ChannelPath)>> = wanted
-            .iter()
-            .map(|wanted| active.iter().find(|(_, known)| known.is_reconfigured(wanted)))
-            .collect();
-        let changes = wanted.iter().zip(&kept).map(|(wanted, kept)| match kept {
-            Some((id, _)) => PathChange::Keep(*id),
-            None => PathChange::New(wanted.spec(bound.id, outlets(wanted))),
-        });
-        let mut configured = Ok(());
-        for (wanted, (id, known)) in
-            wanted.iter().zip(&kept).filter_map(|(wanted, kept)| Some((wanted, (*kept)?)))
-        {
-            plane.set_outlets(*id, outlets(wanted));
-            let stages = known.stages.iter().zip(&wanted.stages).enumerate();
-            for (at, (_, stage)) in stages.filter(|(_, (a, b))| a != b) {
-                configured = configured.and_then(|()| plane.configure_handler(*id, at, &stage.parameters));
-            }
-        }
-        let is_new = active.len() != wanted.len() || kept.iter().any(Option::is_none);
-        let done = configured.and_then(|()| match is_new {
-            true => plane.replace_paths(self.paths.now, bound.id, changes.collect()),
-            false => Ok(kept.iter().flatten().map(|(id, _)| *id).collect()),
-        });
-        match done {
-            Ok(ids) => {
-                let new = wanted.iter().zip(&kept).filter(|(_, kept)| kept.is_none());
-                new.for_each(|(path, _)| self.stage_places.begin(self.paths.now, path));
-                self.stage_places
-                    .retain(|(of, format)| of != number || wanted.iter().any(|path| path.format == format));
-                let paths: Vec<_> = ids.into_iter().zip(wanted.iter().map(|path| (*path).clone())).collect();
-                if !paths.is_empty() {
-                    self.paths.active.insert(number, paths);
-                }
-                Ok(())
-            }
-            Err(error) => {
-                // The former paths stay.
-                if !active.is_empty() {
-                    self.paths.active.insert(number, active);
-                }
-                Err(self.path_error(number, error))
-            }
-        }
-    }
-
-    fn path_error(&self, number: u32, error: PathError) -> SpecError {
-        let name = self.channels.get(&number).map(|bound| bound.spec.channel.name.clone());
-        SpecError::Path(name.unwrap_or_default(), error)
-    }
-
-    /// Runs a context's handlers in its turn. Returns the number of messages processed.
-    pub(super) fn run_context(&mut self, mut turn: Turn, link: Option<&mut SharedLink>) -> u32 {
-        let Some(plane) = &mut self.plane else { return 0 };
-        let processed = match self.paths.clock {
-            Some(clock) => plane.run_context(self.paths.now, &mut turn, Some(&mut { clock }), link),
-            None => plane.run_context(self.paths.now, &mut turn, None, link),
-        };
-        plane.end_turn(turn);
-        processed
-    }
-
-    /// Returns when contexts must run again.
-    pub(super) fn contexts_timeout(&self) -> Option<Instant> {
-        let plane = self.plane.as_ref()?;
-        if plane.contexts_have_work() { Some(self.paths.now) } else { plane.next_timeout() }
+        let Some(plane) = &mut self.plane else { return Ok(()) };
+        self.paths.set(plane, &self.channels, number, wanted)
     }
 
     /// Returns the name of a format of a channel, or of one that a handler of its path makes.
     pub fn format_name(&self, channel: ChannelId, format: FormatId) -> Option<String> {
-        let bound = self.channels.values().find(|bound| bound.id == channel)?;
+        let bound = self.channels.of(self.plane.as_ref()?, channel)?;
         Some(bound.spec.formats.as_ref()?.set().get(format)?.name.to_string())
     }
 
@@ -290,10 +348,10 @@ impl MessageBroker {
     pub fn contexts(&self) -> ContextsSnapshot {
         let Some(plane) = &self.plane else { return ContextsSnapshot::default() };
         let name = |path: PathStatus| {
-            let bound = self.channels.values().find(|bound| bound.id == path.channel)?;
-            Some((bound.spec.channel.name.clone(), path))
+            let bound = self.channels.of(plane, path.channel)?;
+            Some((bound.name().to_owned(), path))
         };
-        let elsewhere = self.elsewhere_snapshots();
+        let elsewhere = self.elsewhere.snapshots();
         let used = |context: &ContextStatus| {
             let is_named = elsewhere.iter().any(|known| known.context == context.number);
             is_named || context.stages > 0 || context.report.messages > 0
@@ -307,7 +365,7 @@ impl MessageBroker {
                 .filter(|handler| handler.stages > 0 || handler.profile.messages > 0)
                 .collect(),
             elsewhere,
-            places: self.stage_place_snapshots(),
+            places: self.paths.places.snapshots(self.paths.now, &self.paths.active),
         }
     }
 }

@@ -1,6 +1,5 @@
 //! One connection of a peer.
 
-use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use csp_messages::{Delivery, PeerId};
@@ -99,13 +98,6 @@ impl Peer {
             deadline: None,
             arrived: Instant::ZERO,
             ending: Ending::Stays,
-        }
-    }
-
-    /// Adds the connection to the list of ready ones, unless it is in the list.
-    pub(super) fn make_ready(&mut self, ready: &mut VecDeque<FlowLabel>) {
-        if !std::mem::replace(&mut self.listed, true) {
-            ready.push_back(self.label);
         }
     }
 

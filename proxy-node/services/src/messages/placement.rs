@@ -234,17 +234,17 @@ impl MessageBroker {
 
     /// Begins to close the connections of a channel that another worker owns.
     fn end_due(&mut self, now: Instant, number: u32, here: Owner, to: Owner) {
-        let MessageBroker { placement, connections, plane, ready, channels, .. } = self;
+        let MessageBroker { placement, connections, plane, channels, .. } = self;
         let Some(place) = placement.places.get_mut(&number) else { return };
         let (mut began, mut senders, mut strangers, mut later) = (0, 0, false, None::<Instant>);
-        for peer in connections.values_mut().filter(|peer| peer.number == number) {
+        connections.for_each_of(number, |peer| {
             if peer.ending != Ending::Stays {
-                continue;
+                return false;
             }
             let due = place.due(peer.arrived);
             if due > now {
                 later = Some(later.map_or(due, |at| at.min(due)));
-                continue;
+                return false;
             }
             let status = peer.id.zip(plane.as_ref()).and_then(|(id, plane)| plane.peer_status(id));
             peer.ending = match status {
@@ -254,8 +254,8 @@ impl MessageBroker {
             strangers |= peer.arrived > place.since;
             began += 1;
             senders += u64::from(peer.ending.is_sender());
-            peer.make_ready(ready);
-        }
+            true
+        });
         if strangers {
             let patience = STRANGER_TIME * (2 << place.doublings);
             (place.strangers_from, place.doublings) =
@@ -284,7 +284,7 @@ impl MessageBroker {
         moving.senders_until = (moving.senders > 0).then_some(senders_until);
         place.totals.connections += began;
         placement.look_at(senders_until);
-        let channel = channels.get(&number).map_or_else(String::new, |b| b.spec.channel.name.clone());
+        let channel = channels.get(number).map_or_else(String::new, |b| b.spec.channel.name.clone());
         placement.notify(MoveNotice::Began { channel, from: here, to, connections: began });
     }
 
@@ -298,12 +298,13 @@ impl MessageBroker {
         if self.awaits_sources(number) {
             return self.placement.look_at(self.paths.now + RELEASE_INTERVAL);
         }
-        for peer in self.connections.values_mut().filter(|peer| peer.number == number) {
-            if peer.ending == Ending::Waits {
+        self.connections.for_each_of(number, |peer| {
+            let drains = peer.ending == Ending::Waits;
+            if drains {
                 peer.ending = Ending::Drains;
-                peer.make_ready(&mut self.ready);
             }
-        }
+            drains
+        });
     }
 
     /// Returns whether messages may still come to a channel that moves from those that lead to it, which move with it:
@@ -314,7 +315,7 @@ impl MessageBroker {
             let moving = self.placement.places.get(&source).and_then(|place| place.moving.as_ref());
             let waiting = |id| plane.waiting_in_paths(id) + plane.waiting_in_flows(id);
             moving.is_some_and(|moving| moving.senders_until.is_some())
-                || self.channels.get(&source).is_some_and(|bound| waiting(bound.id) > 0)
+                || self.channels.get(source).is_some_and(|bound| waiting(bound.id) > 0)
         };
         self.sources_of(number).into_iter().any(is_busy)
     }
@@ -323,11 +324,11 @@ impl MessageBroker {
     fn sources_of(&self, number: u32) -> Vec<u32> {
         let Some(plane) = &self.plane else { return Vec::new() };
         let (mut all, mut at) = (vec![number], 0);
-        while let Some(to) = all.get(at).and_then(|number| self.channels.get(number)) {
+        while let Some(to) = all.get(at).and_then(|number| self.channels.get(*number)) {
             let is_source =
-                |(number, from): &(&u32, &Bound)| !all.contains(number) && plane.leads_to(from.id, to.id);
+                |from: &&Bound| !all.contains(&from.spec.number) && plane.leads_to(from.id, to.id);
             let sources: Vec<u32> =
-                self.channels.iter().filter(is_source).map(|(number, _)| *number).collect();
+                self.channels.iter().filter(is_source).map(|from| from.spec.number).collect();
             all.extend(sources);
             at += 1;
         }
@@ -338,18 +339,19 @@ impl MessageBroker {
     fn keep_receivers(&mut self, number: u32) {
         let Some(place) = self.placement.places.get_mut(&number) else { return };
         let Some(moving) = &mut place.moving else { return };
-        for peer in self.connections.values_mut().filter(|peer| peer.number == number) {
+        self.connections.for_each_of(number, |peer| {
             if matches!(peer.ending, Ending::Waits | Ending::Drains) {
                 peer.ending = Ending::Stays;
                 moving.left -= 1;
             }
-        }
+            false
+        });
         self.end_move(number);
     }
 
     /// Closes connections that did not end by themselves in time.
     fn end_late(&mut self, now: Instant, number: u32) {
-        let MessageBroker { placement, connections, plane, ready, .. } = self;
+        let MessageBroker { placement, connections, plane, .. } = self;
         let Some(moving) = placement.places.get_mut(&number).and_then(|place| place.moving.as_mut()) else {
             return;
         };
@@ -359,7 +361,7 @@ impl MessageBroker {
             (moving.senders, moving.senders_until) = (0, None);
             moving.receivers_until = now + RECEIVERS_TIME;
         }
-        for peer in connections.values_mut().filter(|peer| peer.number == number) {
+        connections.for_each_of(number, |peer| {
             let status = peer.id.zip(plane.as_ref()).and_then(|(id, plane)| plane.peer_status(id));
             let late = match peer.ending {
                 Ending::Stays | Ending::Over => false,
@@ -370,9 +372,9 @@ impl MessageBroker {
                 moving.lost +=
                     status.map_or(0, |status| lost_with(&status)) + u64::from(!peer.held.is_empty());
                 peer.ending = Ending::Over;
-                peer.make_ready(ready);
             }
-        }
+            late
+        });
         let next = moving.senders_until.unwrap_or(moving.receivers_until);
         if next > now {
             placement.look_at(next);
@@ -399,16 +401,16 @@ impl MessageBroker {
         let MessageBroker { placement, connections, plane, channels, .. } = self;
         let (Some(place), Some(view)) = (placement.places.get_mut(&number), &placement.view) else { return };
         let Some(mut done) = place.moving.take_if(|moving| moving.left == 0) else { return };
-        let is_empty = !connections.values().any(|peer| peer.number == number);
-        if is_empty && let (Some(plane), Some(bound)) = (plane, channels.get(&number)) {
+        let is_empty = !connections.iter().any(|peer| peer.number == number);
+        if is_empty && let (Some(plane), Some(bound)) = (plane, channels.get(number)) {
             // What is in the paths of a channel that leads to others has receivers there.
-            let leads = channels.values().any(|to| plane.leads_to(bound.id, to.id));
+            let leads = channels.iter().any(|to| plane.leads_to(bound.id, to.id));
             if !leads || matches!(bound.spec.channel.kind, ChannelKind::PushPull { .. }) {
                 done.lost += plane.discard_backlog(bound.id);
             }
         }
         place.totals.lost += done.lost;
-        let channel = channels.get(&number).map_or_else(String::new, |b| b.spec.channel.name.clone());
+        let channel = channels.get(number).map_or_else(String::new, |b| b.spec.channel.name.clone());
         let Move { to, connections, lost, .. } = done;
         let from = view.here;
         placement.notify(MoveNotice::Done { channel, from, to, connections, lost });
@@ -416,23 +418,22 @@ impl MessageBroker {
 
     /// Releases publishers that have waited for subscribers for long enough.
     fn release_publishers(&mut self, now: Instant, number: u32) {
-        let MessageBroker { placement, connections, ready, .. } = self;
+        let MessageBroker { placement, connections, .. } = self;
         let Some(place) = placement.places.get_mut(&number) else { return };
         let Some(until) = place.new_until else { return };
         // Others were released at an earlier look.
         let (since, released) = (place.since, place.released.replace(now));
-        let is_new = |peer: &&mut Peer| {
-            let waits = released.is_none_or(|released| peer.arrived + GATHER_TIME > released);
-            peer.number == number && peer.arrived >= since && waits
-        };
         let mut next = None::<Instant>;
-        for peer in connections.values_mut().filter(is_new) {
+        connections.for_each_of(number, |peer| {
             let due = peer.arrived + GATHER_TIME;
-            match due > now {
-                true => next = Some(next.map_or(due, |at| at.min(due))),
-                false => peer.make_ready(ready),
+            if peer.arrived < since || released.is_some_and(|released| due <= released) {
+                return false;
             }
-        }
+            if due > now {
+                next = Some(next.map_or(due, |at| at.min(due)));
+            }
+            due <= now
+        });
         if next.is_none() && now >= until {
             place.new_until = None;
         }

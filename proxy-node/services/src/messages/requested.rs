@@ -355,7 +355,7 @@ impl MessageBroker {
     /// Records that a connection to a channel begins. On a channel with keys its owner is not known yet, and
     /// it keeps no query alive.
     pub(super) fn request_touched(&mut self, now: Instant, number: u32) {
-        if self.channels.get(&number).is_some_and(|bound| bound.spec.keys.is_none()) {
+        if self.channels.get(number).is_some_and(|bound| bound.spec.keys.is_none()) {
             self.requested.touch(now, number);
         }
     }
@@ -374,7 +374,7 @@ impl MessageBroker {
     /// the place have other topics and do not count.
     fn subscriptions(&self, number: u32) -> usize {
         let live = self.requested.live.iter().find(|live| live.number() == number);
-        let (Some(live), Some(plane), Some(bound)) = (live, &self.plane, self.channels.get(&number)) else {
+        let (Some(live), Some(plane), Some(bound)) = (live, &self.plane, self.channels.get(number)) else {
             return 0;
         };
         plane.subscriptions_to(bound.id, live.topic.as_bytes())
@@ -382,7 +382,7 @@ impl MessageBroker {
 
     /// Returns the number of messages published to a channel.
     fn published(&self, number: u32) -> Option<u64> {
-        let (plane, bound) = (self.plane.as_ref()?, self.channels.get(&number)?);
+        let (plane, bound) = (self.plane.as_ref()?, self.channels.get(number)?);
         Some(plane.channel_status(bound.id)?.counters.published)
     }
 

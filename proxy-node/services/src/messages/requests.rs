@@ -20,6 +20,7 @@ use csp_types::{FlowLabel, Instant};
 use csp_zmtp::{Connection, FrameHeader, Message, SocketType, sealed_len};
 use serde_json::{Value, json};
 
+use super::connections::Visit;
 use super::formats::{ChannelFormats, FormatText};
 use super::framing::Speech;
 use super::keys::Rights;
@@ -166,12 +167,12 @@ impl Peer {
 impl MessageBroker {
     /// Answers the request of a peer that waits, if there is one.
     pub(super) fn answer_request(&mut self, now: Instant, label: FlowLabel) {
-        let Some(peer) = self.connections.get_mut(&label) else { return };
+        let Some(Visit { peer, .. }) = self.connections.visit(label) else { return };
         let Some(mut request) = peer.requests.as_mut().and_then(|requests| requests.waiting.take()) else {
             return;
         };
         let known = peer.connection.zmtp().and_then(Connection::peer);
-        let keys = self.channels.get(&peer.number).and_then(|bound| bound.spec.keys.as_ref());
+        let keys = self.channels.get(peer.number).and_then(|bound| bound.spec.keys.as_ref());
         let rights = keys.map(|keys| known.map_or_else(Rights::default, |known| keys.rights(known)));
         let asker = Asker::new(peer, rights);
         let (text, behind) = (std::mem::take(&mut request.text), std::mem::take(&mut request.behind));
@@ -179,7 +180,7 @@ impl MessageBroker {
             Some(why) => Err(refusal(why)),
             None => self.answer_or_wait(now, (label, asker), &text, behind),
         };
-        let Some(peer) = self.connections.get_mut(&label) else { return };
+        let Some(Visit { peer, .. }) = self.connections.visit(label) else { return };
         match answer {
             Ok(ticket) => {
                 if let Some(requests) = &mut peer.requests {
@@ -193,12 +194,12 @@ impl MessageBroker {
 
     /// Answers a request whose answer was delayed, if its peer is still connected.
     pub(super) fn answer_later(&mut self, label: FlowLabel, ticket: u64, answer: &Value) {
-        let Some(peer) = self.connections.get_mut(&label) else { return };
-        let waiting = peer.requests.as_mut().map(|requests| &mut requests.pending);
+        let Some(mut visit) = self.connections.visit(label) else { return };
+        let waiting = visit.peer.requests.as_mut().map(|requests| &mut requests.pending);
         let request = waiting.and_then(|waiting| waiting.take_if(|(known, _)| *known == ticket));
         let Some((_, request)) = request else { return };
-        peer.ended |= !peer.reply(&request, answer, &mut self.unread);
-        peer.make_ready(&mut self.ready);
+        visit.peer.ended |= !visit.peer.reply(&request, answer, &mut self.unread);
+        visit.make_ready();
     }
 
     /// Returns the immediate answer as an error; `Ok`: the ticket of the answer that comes later.
@@ -243,7 +244,7 @@ impl MessageBroker {
     /// Describes the formats of a channel's messages: the policy's, then those that publishers have brought.
     /// Formats made by the channel's path are not included.
     fn describe_formats(&self, number: u32) -> Value {
-        let formats = self.channels.get(&number).and_then(|bound| bound.spec.formats.as_ref());
+        let formats = self.channels.get(number).and_then(|bound| bound.spec.formats.as_ref());
         let of = |format: &FormatText| json!({"format": format.name, "message": format.message, "schema": format.schema});
         let formats = formats.map_or(&[][..], ChannelFormats::texts).iter().map(of);
         let formats: Vec<Value> = formats.chain(self.describe_brought(number)).collect();
@@ -251,7 +252,7 @@ impl MessageBroker {
     }
 
     fn describe_channel(&self, number: u32) -> Value {
-        let bound = self.channels.get(&number);
+        let bound = self.channels.get(number);
         let described = bound.and_then(|bound| {
             let status = self.plane.as_ref()?.channel_status(bound.id)?;
             Some(describe(bound, &status))

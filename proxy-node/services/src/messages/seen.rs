@@ -8,9 +8,6 @@ use csp_types::{FlowLabel, Instant};
 use super::MessageBroker;
 use super::peer::Peer;
 
-/// Number of departed peers whose names are kept while messages are traced.
-const DEPARTED_MAX: usize = 64;
-
 /// Selects peers, and bounds the answer.
 #[derive(Clone, Copy, Debug)]
 pub struct PeersQuery<'a> {
@@ -99,7 +96,7 @@ impl MessageBroker {
     }
 
     fn describe(&self, id: PeerId, query: &PeersQuery<'_>, bytes_left: &mut usize) -> Option<PeerSnapshot> {
-        let (plane, peer) = (self.plane.as_ref()?, self.peer_of(id)?);
+        let (plane, peer) = (self.plane.as_ref()?, self.connections.of(id)?);
         let status = plane.peer_status(id)?;
         let mut prefixes = Vec::new();
         plane.prefixes_of(id, query.prefixes_max, |prefix| {
@@ -108,12 +105,8 @@ impl MessageBroker {
                 prefixes.push(prefix.to_vec());
             }
         });
-        let channel = self.channels.get(&peer.number)?.spec.channel.name.clone();
+        let channel = self.channels.get(peer.number)?.spec.channel.name.clone();
         Some(PeerSnapshot { channel, name: name_of(peer), since: peer.arrived, status, prefixes })
-    }
-
-    fn peer_of(&self, id: PeerId) -> Option<&Peer> {
-        self.connections.get(&self.label_of(id)?)
     }
 
     /// Arms a trace of the next messages of the channel of this name.
@@ -129,7 +122,7 @@ impl MessageBroker {
         let plane = self.plane.as_mut().ok_or(TraceError::UnknownChannel)?;
         let channel = plane.channel_named(channel).ok_or(TraceError::UnknownChannel)?;
         if !plane.is_tracing() {
-            self.departed.clear();
+            self.connections.clear_departed();
         }
         plane.arm_trace(now, channel, request)
     }
@@ -148,8 +141,8 @@ impl MessageBroker {
     pub fn traced(&self, id: TraceId) -> Option<Vec<TracedSnapshot>> {
         let messages = self.plane.as_ref()?.traced(id)?;
         let describe = |message: &TracedMessage| TracedSnapshot {
-            publisher: self.name(message.publisher),
-            receivers: message.copies.iter().map(|copy| self.name(copy.peer)).collect(),
+            publisher: self.connections.name(message.publisher),
+            receivers: message.copies.iter().map(|copy| self.connections.name(copy.peer)).collect(),
             message: message.clone(),
         };
         Some(messages.map(describe).collect())
@@ -160,29 +153,13 @@ impl MessageBroker {
         let Some(plane) = &mut self.plane else { return };
         plane.end_trace(id);
         if !plane.is_tracing() {
-            self.departed = Vec::new();
-        }
-    }
-
-    fn name(&self, id: PeerId) -> Option<PeerName> {
-        let departed = || self.departed.iter().find(|(known, _)| *known == id).map(|(_, name)| *name);
-        self.peer_of(id).map(name_of).or_else(departed)
-    }
-
-    /// Keeps the name of a peer that disconnects while messages are traced.
-    pub(super) fn note_departure(&mut self, label: FlowLabel) {
-        let is_tracing = self.plane.as_ref().is_some_and(|plane| plane.is_tracing());
-        if is_tracing
-            && self.departed.len() < DEPARTED_MAX
-            && let Some(peer) = self.connections.get(&label)
-            && let Some(id) = peer.id
-        {
-            self.departed.push((id, name_of(peer)));
+            self.connections.clear_departed();
         }
     }
 }
 
-fn name_of(peer: &Peer) -> PeerName {
+/// Returns the name of a connection.
+pub(super) fn name_of(peer: &Peer) -> PeerName {
     let socket = peer.connection.socket();
     PeerName { label: peer.label, client: peer.client, socket }
 }

@@ -4,13 +4,16 @@
 use std::collections::HashMap;
 
 use csp_handlers::{CONTEXTS_MAX, FormatId};
-use csp_messages::{PathId, PathState, Placement, PlacementBounds, Rule, Sample, Side, StopPolicy, Why};
+use csp_messages::{
+    MessagePlane, PathId, PathState, Placement, PlacementBounds, Rule, Sample, Side, StopPolicy, Why,
+};
 use csp_messages::{PathStatus, StageStatus};
 use csp_types::{Duration, Instant};
 
-use super::MessageBroker;
-use super::contexts::ContextNotice;
-use super::paths::{ChannelPath, PathStage};
+use super::channels::Channels;
+use super::contexts::{ContextNotice, Elsewhere};
+use super::paths::{ActivePaths, ChannelPath, PathStage};
+use super::placement;
 
 /// Interval between examinations of stages.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -97,26 +100,36 @@ impl StagePlaces {
     }
 }
 
-impl MessageBroker {
+impl StagePlaces {
     /// Examines the stages that choose their context, and moves them as decided.
-    pub(super) fn settle_stage_places(&mut self, now: Instant) {
-        if self.stage_places.due.is_none_or(|due| due > now) {
+    pub fn settle(
+        &mut self,
+        now: Instant,
+        plane: &mut MessagePlane,
+        active: &mut ActivePaths,
+        (elsewhere, channels): (&mut Elsewhere, &Channels),
+    ) {
+        if self.due.is_none_or(|due| due > now) {
             return;
         }
-        self.stage_places.due = (!self.stage_places.paths.is_empty()).then(|| now + LOOK_INTERVAL);
-        let keys: Vec<Key> = self.stage_places.paths.keys().copied().collect();
-        keys.into_iter().for_each(|key| self.look_at_places(now, key));
+        self.due = (!self.paths.is_empty()).then(|| now + LOOK_INTERVAL);
+        let keys: Vec<Key> = self.paths.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.look_at(now, key, (plane, active), (elsewhere, channels)));
     }
 
-    fn look_at_places(&mut self, now: Instant, key: Key) {
-        let (number, _) = key;
-        let (Some(plane), Some((id, path))) = (&mut self.plane, self.paths.of(key)) else { return };
+    fn look_at(
+        &mut self,
+        now: Instant,
+        key: Key,
+        (plane, active): (&mut MessagePlane, &mut ActivePaths),
+        (elsewhere, channels): (&mut Elsewhere, &Channels),
+    ) {
+        let Some((id, path)) = active.of(key) else { return };
         // One that waits for the former path, or was ended, is not moved.
         let Some(status) = plane.path_status(*id).filter(|path| path.state == PathState::Active) else {
             return;
         };
-        let Some(places) = self.stage_places.paths.get_mut(&key) else { return };
-        let elsewhere = &self.elsewhere;
+        let Some(places) = self.paths.get_mut(&key) else { return };
         let stages = path.stages.iter().zip(&status.stages).zip(places.iter_mut()).enumerate();
         let mut decided = None;
         for (at, ((spec, stage), place)) in stages {
@@ -153,7 +166,7 @@ impl MessageBroker {
             Ok(new) => {
                 place.context = to;
                 place.placement.moved(now);
-                if let Some((id, _)) = self.paths.of_mut(key) {
+                if let Some((id, _)) = active.of_mut(key) {
                     *id = new;
                 }
                 None
@@ -163,34 +176,37 @@ impl MessageBroker {
                 Some(error)
             }
         };
-        self.elsewhere.paths_changed(now);
-        let channel =
-            self.channels.get(&number).map(|bound| bound.spec.channel.name.clone()).unwrap_or_default();
-        self.elsewhere.note(ContextNotice::Moved { channel, handler, from, to, why, error });
+        elsewhere.paths_changed(now);
+        let channel = channels.name(key.0);
+        elsewhere.note(ContextNotice::Moved { channel, handler, from, to, why, error });
     }
 
     /// Returns whether a stage of a channel that this worker owns may choose the context.
-    pub(super) fn may_be_placed(&self, context: u16) -> bool {
+    pub fn may_be_placed(
+        &self,
+        context: u16,
+        active: &ActivePaths,
+        placement: &placement::Placement,
+    ) -> bool {
         let lists =
             |stage: &PathStage| stage.auto.as_ref().is_some_and(|auto| auto.contexts.contains(&context));
-        self.stage_places.paths.keys().any(|key| {
-            let path = self.paths.of(*key).map(|(_, path)| path);
-            self.placement.elsewhere(key.0).is_none()
-                && path.is_some_and(|path| path.stages.iter().any(lists))
+        self.paths.keys().any(|key| {
+            let path = active.of(*key).map(|(_, path)| path);
+            placement.elsewhere(key.0).is_none() && path.is_some_and(|path| path.stages.iter().any(lists))
         })
     }
 
     /// Returns the places of all stages that choose their context.
-    pub(super) fn stage_place_snapshots(&self) -> Vec<StagePlace> {
+    pub fn snapshots(&self, now: Instant, active: &ActivePaths) -> Vec<StagePlace> {
         let mut all = Vec::new();
-        for (key, places) in &self.stage_places.paths {
-            let Some((path, _)) = self.paths.of(*key) else { continue };
+        for (key, places) in &self.paths {
+            let Some((path, _)) = active.of(*key) else { continue };
             let known = places.iter().enumerate().filter_map(|(stage, place)| Some((stage, place.as_ref()?)));
             all.extend(known.map(|(stage, Place { placement, .. })| StagePlace {
                 path: *path,
                 stage,
                 why: placement.why(),
-                age: self.paths.now.saturating_since(placement.since()),
+                age: now.saturating_since(placement.since()),
                 moves: placement.moves(),
             }));
         }

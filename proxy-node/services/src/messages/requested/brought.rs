@@ -364,7 +364,7 @@ impl MessageBroker {
         }
         // All connections are looked at once, and all formats of a channel with them, so that they are due
         // together from then on.
-        let of_due = self.connections.values().filter(|peer| due.contains(&peer.number));
+        let of_due = self.connections.iter().filter(|peer| due.contains(&peer.number));
         let present: BTreeSet<(u32, Requester)> =
             of_due.map(|peer| (peer.number, Requester::of(peer))).collect();
         let mut channels = std::mem::take(&mut self.requested.brought.channels);

@@ -106,7 +106,7 @@ impl MessageBroker {
     /// Returns the queries that programs have asked for, by the names of their channels.
     pub fn requested(&self) -> Vec<(String, RequestedSnapshot)> {
         let of = |live: &Live| {
-            let bound: Option<&Bound> = self.channels.get(&live.of);
+            let bound: Option<&Bound> = self.channels.get(live.of);
             let snapshot = RequestedSnapshot {
                 of: bound.map_or_else(String::new, |bound| bound.spec.channel.name.clone()),
                 by: live.by.to_string(),

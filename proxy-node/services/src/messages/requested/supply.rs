@@ -49,7 +49,7 @@ impl MessageBroker {
         };
         let spec = self.requested.specs.iter().find(|spec| spec.number == of).ok_or_else(none)?;
         let rules = spec.handlers.as_ref().ok_or_else(none)?;
-        let bound = self.channels.get(&of).ok_or_else(|| refused("the channel was removed"))?;
+        let bound = self.channels.get(of).ok_or_else(|| refused("the channel was removed"))?;
         rules.check(bound.spec.keys.as_deref(), by)?;
         self.check_is_here(of)?;
         let len = module.as_ref().map_or(0, Vec::len);
