@@ -79,8 +79,8 @@ fn refuse_rings() {
     if !wanted {
         return;
     }
-    // The kernel has no parameters to read and creates nothing: the call only shows whether io_uring is
-    // available.
+    // SAFETY: the kernel has no parameters to read and creates nothing. The call only shows whether io_uring
+    // is available.
     if unsafe { syscall!(libc::SYS_io_uring_setup, 0, 0) } != Err(libc::EFAULT) {
         // The kernel lacks io_uring, or refuses it already.
         return;
