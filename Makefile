@@ -246,7 +246,7 @@ bench-quality: packages-messages build ## information flows through real daemons
 
 .PHONY: test-plugins
 test-plugins: packages-test build ## packet plug-ins: classifier, fixtures at three levels, supplied ones, the network node's core and the cluster (root)
-	$(CARGO) test --release --locked -p csp-classify -p csp-plugins -p csp-plugin-modules -p csp-plugin-host -p csp-network-core -p csp-xdp $(FEATURES)
+	$(CARGO) test --release --locked -p csp-classify -p csp-plugins -p csp-modules -p csp-plugin-modules -p csp-plugin-host -p csp-network-core -p csp-xdp $(FEATURES)
 	$(CARGO) test --release --locked -p csp-sandbox --test packets $(FEATURES)
 	$(CARGO) test --release --locked --workspace --test plugins
 

@@ -9,7 +9,6 @@
 mod admin;
 mod applied;
 mod channels;
-mod compiling;
 pub mod config;
 mod contexts;
 mod control;

@@ -12,7 +12,7 @@ floors messages csp-handlers csp-formats csp-queries csp-operators csp-specialis
 floors policy csp-policy
 floors planner csp-planner
 floors control csp-control csp-daemon csp-authority
-floors modules csp-plugin-modules
+floors modules csp-modules csp-plugin-modules
 floors network csp-network-node csp-network-core csp-lan csp-xdp
 floors proxy csp-proxy-node csp-proxy-core csp-tcp csp-messages csp-quality csp-zmtp csp-services
 floors app csp-app-node csp-context csp-plugin-host csp-sockfilter
@@ -24,7 +24,7 @@ floors tests csp-support csp-features csp-simulation csp-conformance csp-models 
 declare -A may=(
   [shared]="" [packets]="shared" [messages]="shared" [policy]="shared packets" [planner]="shared policy messages"
   [control]="shared policy" [modules]="shared packets control" [network]="shared packets policy control modules"
-  [proxy]="shared messages policy planner control" [app]="shared packets policy control modules"
+  [proxy]="shared messages policy planner control modules" [app]="shared packets policy control modules"
   [mgmt]="shared packets messages policy planner control"
 )
 
@@ -32,7 +32,8 @@ declare -A may=(
 declare -A except=(
   [csp-sandbox:csp-classify]="packet plug-ins are supplied as WebAssembly too, and share the engine"
   [csp-sandbox:csp-plugins]="packet plug-ins are supplied as WebAssembly too, and share the engine"
-  [csp-plugin-modules:csp-sandbox]="the engine of supplied packet plug-ins"
+  [csp-modules:csp-sandbox]="the engine of supplied modules, for packets and messages"
+  [csp-plugin-modules:csp-sandbox]="supplied packet plug-ins"
   [csp-policy:csp-handlers]="the numbers of contexts, stages and blocks, by which bounds are checked"
   [csp-context:csp-handlers]="a context runs handlers"
   [csp-context:csp-sandbox]="a context runs supplied handlers"
@@ -41,7 +42,6 @@ declare -A except=(
 declare -A except_dev=(
   [csp-services:csp-context]="the broker against the program that it starts stages in"
   [csp-network-node:csp-plugin-host]="a worker against the program that it sends packets to"
-  [csp-plugin-host:csp-daemon]="its tests compile modules as its program does"
   [csp-telemetry:csp-authority]="certificates for the tests of TLS"
   [csp-sockfilter:csp-app-node]="the filter against the agent"
   [csp-operators:csp-messages]="operators on the plane that runs them"

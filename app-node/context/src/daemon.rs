@@ -1,6 +1,6 @@
 //! Sockets, threads and signals of `csp-context`: one thread for each connection of a proxy worker, which
-//! reads, calls handlers and writes; one thread that builds supplied handlers for all connections, and one
-//! that bounds their time.
+//! reads, calls handlers and writes; one thread that builds supplied handlers for all connections. The store
+//! of their modules has one that bounds their time.
 //!
 //! Reading and writing block. This cannot deadlock: the proxy reads a context's records even while it cannot
 //! send, and holds the records of stages without room within their bounds ([`crate::session`]).
@@ -31,9 +31,6 @@ const READ_LEN: usize = 64 * 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Interval at which a connection checks whether a requested handler was built.
 const MADE_INTERVAL: Duration = Duration::from_millis(1);
-/// Time between two epochs of the engine: the resolution with which the time of a call is bounded, in
-/// addition to its fuel. A call takes at most two.
-const EPOCH: Duration = Duration::from_millis(5);
 
 /// Result of building a stage's handler.
 type Answer = (Place, u64, BuildResult);
@@ -137,32 +134,11 @@ fn accept(listener: &TcpListener, options: &Options, live: &Arc<AtomicUsize>, jo
 /// Builds the handlers that sessions request, while the sessions continue.
 fn make_handlers(requests: &Receiver<Job>) {
     lower_priority();
-    let mut builder =
-        HandlerBuilder::with_trial(csp_sandbox::Limits::default(), Some(Trial::default().shared()));
-    let mut is_bounded = false;
+    let mut builder = HandlerBuilder::with_trial(csp_sandbox::Limits::default(), Some(Trial::default()));
     for (request, reply) in requests {
-        // Done before the first module runs.
-        let bounded = match is_bounded {
-            true => Ok(()),
-            false => {
-                builder.engine().and_then(|engine| end_epochs(engine).map_err(|error| error.to_string()))
-            }
-        };
-        is_bounded = bounded.is_ok();
-        let made = match bounded {
-            Ok(()) => builder.make(&request),
-            Err(error) => BuildResult::Refused(error),
-        };
+        let made = builder.make(&request);
         let _ = reply.send((request.place, request.serial, made)); // its connection may be over
     }
-}
-
-fn end_epochs(engine: csp_sandbox::Engine) -> std::io::Result<()> {
-    let tick = move || loop {
-        thread::sleep(EPOCH);
-        engine.tick();
-    };
-    thread::Builder::new().name("epochs".to_owned()).spawn(tick).map(drop)
 }
 
 /// Serves a connection until the proxy ends it. The error is the reason why the connection was lost.

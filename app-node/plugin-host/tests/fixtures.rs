@@ -195,7 +195,7 @@ fn the_fixtures_give_the_same_packets_as_on_level_2() {
 /// network node the module is known by its declaration only.
 fn run_supplied(file: &str, word: &str, bytes: Vec<u8>) {
     let path = crate_dir().join("tests/packets").join(file);
-    let (near, hash) = (PluginModules::in_memory(None), csp_daemon::module_folder::sha256(&bytes));
+    let (near, hash) = (PluginModules::in_memory(None), csp_modules::sha256(&bytes));
     near.offer(&hash, bytes.clone());
     while !near.is_ready(&hash) {
         std::thread::yield_now();
@@ -229,7 +229,7 @@ const HOSTILE: &str = r#"(module (memory (export "memory") 1)
 #[test]
 fn a_stopped_plug_in_is_absent_so_that_the_rule_falls_back() {
     let bytes = wat::parse_str(HOSTILE).unwrap();
-    let hash = csp_daemon::module_folder::sha256(&bytes);
+    let hash = csp_modules::sha256(&bytes);
     let supply: Arc<dyn Supply> = PluginModules::in_memory(None);
     let config = SessionConfig { supply: Some(supply), ..SessionConfig::default() };
     let (mut session, mut out) = (Session::new(config), Out::default());

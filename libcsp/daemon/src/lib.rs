@@ -19,8 +19,6 @@ mod control_status;
 mod error;
 pub mod identity;
 mod keys;
-pub mod module_folder;
-pub mod module_routes;
 pub mod program;
 pub mod query;
 mod service_manager;

@@ -6,7 +6,8 @@
 //! ```
 //! Modules that are eBPF objects run in the driver of network nodes ([`Objects`]); workers have stand-ins for their instances.
 //!
-//! The engine and its thread are made when the first module comes: a daemon without any has neither threads nor address space for them.
+//! The store of `csp-modules` keeps, compiles and bounds them; here is what is particular to packets: objects, what a policy's instances need, and
+//! what became of them.
 #![forbid(unsafe_code)]
 
 mod objects;
@@ -14,18 +15,14 @@ mod running;
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use csp_daemon::module_folder::{ModuleFolder, RemoveError, sha256};
 use csp_daemon::trial::Trial;
+use csp_modules::{Bounds, Epochs, Kind, LazyEngine, ModuleFolder, Origin, RemoveError, Setup, Store};
 use csp_plugins::{
     Desired, InDriverOnly, Level, OBJECT_LEVELS, ObjectDeclaration, Plugin, PluginError, SUPPLIED, Settings,
     Supply, WASM_LEVELS, is_supplied,
 };
-use csp_sandbox::Engine;
 use csp_sandbox::packets::{PacketModule, PacketPlugin, limits};
 
 pub use csp_sandbox::compiles;
@@ -37,92 +34,46 @@ pub use running::{Status, Stop};
 pub const MODULE_LEN_MAX: usize = 1 << 20;
 /// Most bytes of modules that one plug-in host gets from a network node: they are sent as text, twice as long.
 pub const HOST_MODULES_LEN_MAX: usize = 6 << 20;
-/// Between two epochs of the engine: how finely the time of a call is bounded, behind its fuel.
-const EPOCH: Duration = Duration::from_millis(5);
-/// Modules that are kept compiled without an instance.
-const COMPILED_MAX: usize = 256;
-
-type Compiled = Result<Code, String>;
 
 /// What a module is.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum Code {
     /// WebAssembly, compiled.
     Wasm(Arc<PacketModule>),
     /// An eBPF object.
     Object(ObjectDeclaration),
 }
-/// A module that was offered: its name and its bytes.
-type Offer = (String, Vec<u8>);
 
-#[derive(Debug, Default)]
-struct Shared {
-    engine: Mutex<Option<Engine>>,
-    compiled: Mutex<HashMap<String, Compiled>>,
-    /// Where modules are compiled first; `None`: nowhere.
-    trial: Option<Trial>,
-    /// `None`: there are no packet processors that eBPF objects could run in.
-    objects: Option<Arc<dyn Objects>>,
+/// Packet plug-ins: WebAssembly, and eBPF objects. `None`: there are no packet processors that objects could run in.
+#[derive(Debug)]
+struct PacketPlugins(Option<Arc<dyn Objects>>);
+
+impl Kind for PacketPlugins {
+    type Code = Code;
+
+    /// Compiles a module, or reads an object; the kernel verifies a new one.
+    fn compile(&self, engine: &LazyEngine, bytes: &[u8], origin: Origin) -> Result<Arc<Code>, String> {
+        let code = if objects::is_object(bytes) {
+            objects::check(self.0.as_deref(), bytes, origin == Origin::New).map(Code::Object)
+        } else if !bytes.starts_with(b"\0asm") {
+            Err("it is neither an eBPF object (ELF) nor a WebAssembly module".to_owned())
+        } else {
+            PacketModule::compile(&engine.get()?, bytes).map_err(|error| error.to_string()).map(Code::Wasm)
+        };
+        code.map(Arc::new)
+    }
 }
 
 /// The modules of a daemon.
 #[derive(Debug)]
 pub struct PluginModules {
-    shared: Arc<Shared>,
-    /// `None`: a plug-in host, which keeps what it is sent in memory.
-    folder: Option<ModuleFolder>,
-    offers: Mutex<Option<Sender<Offer>>>,
-    offered: Mutex<HashSet<String>>,
+    /// A network node's are in a folder. A plug-in host keeps what it is sent in memory.
+    store: Store<PacketPlugins>,
     running: Mutex<Vec<Running>>,
-    /// Modules that the active policy names.
-    named: Mutex<HashSet<String>>,
-    /// A module has come since [`have_come`](PluginModules::have_come) was asked.
-    came: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Shared {
-    /// Returns the engine; makes it and its thread if it is not there.
-    fn engine(&self) -> Result<Engine, String> {
-        let mut engine = lock(&self.engine);
-        if let Some(engine) = &*engine {
-            return Ok(engine.clone());
-        }
-        let made = Engine::with_trial(limits(), self.trial.as_ref().map(Trial::shared))
-            .map_err(|error| error.to_string())?;
-        let ticking = made.clone();
-        let tick = move || loop {
-            std::thread::sleep(EPOCH);
-            ticking.tick();
-        };
-        std::thread::Builder::new()
-            .name("plugin-epochs".to_owned())
-            .spawn(tick)
-            .map_err(|error| format!("there is no thread that bounds the time of plug-ins: {error}"))?;
-        Ok(engine.insert(made).clone())
-    }
-
-    /// Compiles a module, or reads an object; a `new` object is verified by the kernel.
-    fn compile(&self, hash: &str, bytes: &[u8], new: bool) -> Compiled {
-        let compiled = if objects::is_object(bytes) {
-            objects::check(self.objects.as_deref(), bytes, new).map(Code::Object)
-        } else if !bytes.starts_with(b"\0asm") {
-            Err("it is neither an eBPF object (ELF) nor a WebAssembly module".to_owned())
-        } else {
-            let compile = |engine| PacketModule::compile(&engine, bytes).map_err(|e| e.to_string());
-            self.engine().and_then(compile).map(Code::Wasm)
-        };
-        let mut all = lock(&self.compiled);
-        if all.len() >= COMPILED_MAX {
-            // Only the map has those that no instance runs.
-            all.retain(|_, code| matches!(code, Ok(Code::Wasm(module)) if Arc::strong_count(module) > 1));
-        }
-        all.insert(hash.to_owned(), compiled.clone());
-        compiled
-    }
 }
 
 impl PluginModules {
@@ -144,45 +95,21 @@ impl PluginModules {
         objects: Option<Arc<dyn Objects>>,
         trial: Option<Trial>,
     ) -> Arc<Self> {
+        let epochs: Arc<Epochs> = Arc::default();
+        let bounds = Bounds::of_folder(MODULE_LEN_MAX);
+        let setup = Setup { limits: limits(), trial, epochs, bounds, folder };
         Arc::new(PluginModules {
-            shared: Arc::new(Shared { objects, trial, ..Shared::default() }),
-            folder,
-            offers: Mutex::default(),
-            offered: Mutex::default(),
+            store: Store::new(PacketPlugins(objects), setup),
             running: Mutex::default(),
-            named: Mutex::default(),
-            came: AtomicBool::default(),
         })
     }
 
-    /// Checks, compiles and stores a module. Takes milliseconds to seconds.
+    /// Checks, compiles and stores a module, in the background. Takes milliseconds to seconds.
     ///
     /// # Errors
     /// What is wrong with the module, or why it cannot be stored.
     pub fn put(&self, hash: &str, bytes: &[u8]) -> Result<(), String> {
-        let folder = self.folder.as_ref().ok_or("modules are not stored here")?;
-        if folder.has(hash) && matches!(lock(&self.shared.compiled).get(hash), Some(Ok(_))) {
-            return Ok(());
-        }
-        folder.put(hash, bytes, || self.shared.compile(hash, bytes, true).map(drop))?;
-        self.came.store(true, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Returns a module, compiled now if this process has not had it yet.
-    ///
-    /// # Errors
-    /// It is not here, or is no module.
-    fn get(&self, hash: &str) -> Compiled {
-        if let Some(Ok(code)) = lock(&self.shared.compiled).get(hash) {
-            return Ok(code.clone());
-        }
-        match &self.folder {
-            Some(folder) => folder.load(hash).and_then(|bytes| self.shared.compile(hash, &bytes, false)),
-            None => lock(&self.shared.compiled).get(hash).cloned().unwrap_or_else(|| {
-                Err(format!("module {hash} was not sent to this host; do the releases match?"))
-            }),
-        }
+        self.store.put(hash, bytes)
     }
 
     /// Checks that the supplied plug-ins of a policy run on a node with so many workers: their modules are here, start, accept their
@@ -231,13 +158,13 @@ impl PluginModules {
 
     /// Makes an instance and drops it. Returns the memory that it needs.
     fn try_out(&self, instance: &csp_plugins::DesiredInstance) -> Result<u64, String> {
-        let module = self.get(&instance.module)?;
+        let module = self.store.get(&instance.module)?;
         let given: Vec<(&str, &str)> =
             instance.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let settings =
             Settings::parse(SUPPLIED.parameters, &given, |_| None).map_err(|error| error.to_string())?;
         let connected = instance.outputs.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
-        let (outputs, memory) = match &module {
+        let (outputs, memory) = match &*module {
             Code::Wasm(_) if instance.level == Level::Driver => {
                 let module = &instance.module;
                 return Err(format!(
@@ -282,25 +209,25 @@ impl PluginModules {
 
     /// Returns whether a module has come since the last call: policies that were refused without it are to be checked again.
     pub fn have_come(&self) -> bool {
-        self.came.swap(false, Ordering::Relaxed)
+        self.store.have_come()
     }
 
     /// Records which modules the active policy names.
     pub fn set_active(&self, desired: &Desired) {
         let supplied = desired.instances.iter().map(|instance| &instance.module);
-        *lock(&self.named) = supplied.filter(|module| is_supplied(module)).cloned().collect();
+        self.store.set_named(supplied.filter(|module| is_supplied(module)).cloned());
     }
 
     /// Returns the modules in the folder, each with its length.
     #[must_use]
     pub fn stored(&self) -> Vec<(String, u64)> {
-        self.folder.as_ref().map(ModuleFolder::stored).unwrap_or_default()
+        self.store.stored()
     }
 
     /// Returns the bytes of a module; `None`: it is not here.
     #[must_use]
     pub fn bytes(&self, hash: &str) -> Option<Vec<u8>> {
-        self.folder.as_ref()?.load(hash).ok()
+        self.store.bytes(hash)
     }
 
     /// Removes a module that nothing names or runs.
@@ -309,53 +236,22 @@ impl PluginModules {
     /// It is not here, is needed, or its file stays.
     pub fn remove(&self, hash: &str) -> Result<(), RemoveError> {
         let is_running = |of: &Running| of.is_alive() && of.module == hash;
-        let is_used = || lock(&self.named).contains(hash) || lock(&self.running).iter().any(is_running);
-        self.folder.as_ref().ok_or(RemoveError::Unknown)?.remove(hash, is_used)?;
-        lock(&self.shared.compiled).remove(hash);
-        Ok(())
-    }
-
-    /// Returns where offers go; begins the thread that compiles them.
-    fn offers(&self) -> Result<Sender<Offer>, String> {
-        let mut offers = lock(&self.offers);
-        if let Some(offers) = &*offers {
-            return Ok(offers.clone());
-        }
-        let (sender, receiver): (_, Receiver<Offer>) = channel();
-        let shared = self.shared.clone();
-        let compile = move || {
-            for (hash, bytes) in receiver {
-                let found = sha256(&bytes);
-                if found == hash {
-                    let _ = shared.compile(&hash, &bytes, true);
-                } else {
-                    let error = Err(format!("the bytes have the SHA-256 {found}, not {hash}"));
-                    lock(&shared.compiled).insert(hash, error);
-                }
-            }
-        };
-        std::thread::Builder::new()
-            .name("plugin-maker".to_owned())
-            .spawn(compile)
-            .map_err(|error| format!("there is no thread that compiles plug-ins: {error}"))?;
-        Ok(offers.insert(sender).clone())
+        self.store.remove(hash, || lock(&self.running).iter().any(is_running))
     }
 }
 
 impl Supply for PluginModules {
     fn outputs(&self, module: &str) -> Option<u8> {
-        match lock(&self.shared.compiled).get(module) {
-            Some(Ok(Code::Wasm(module))) => Some(module.outputs()),
-            Some(Ok(Code::Object(declaration))) => Some(declaration.outputs),
-            _ => None,
+        match &*self.store.cached(module)? {
+            Code::Wasm(module) => Some(module.outputs()),
+            Code::Object(declaration) => Some(declaration.outputs),
         }
     }
 
     fn levels(&self, module: &str) -> Option<&'static [Level]> {
-        match self.get(module) {
-            Ok(Code::Object(_)) => Some(OBJECT_LEVELS),
-            Ok(Code::Wasm(_)) => Some(WASM_LEVELS),
-            Err(_) => None,
+        match &*self.store.get(module).ok()? {
+            Code::Object(_) => Some(OBJECT_LEVELS),
+            Code::Wasm(_) => Some(WASM_LEVELS),
         }
     }
 
@@ -365,17 +261,17 @@ impl Supply for PluginModules {
         module: &str,
         settings: &Settings,
     ) -> Result<Box<dyn Plugin>, PluginError> {
-        let code = self.get(module).map_err(PluginError::Supplied)?;
+        let code = self.store.get(module).map_err(PluginError::Supplied)?;
         let mut running = lock(&self.running);
         running.retain(Running::is_alive);
-        match code {
+        match &*code {
             Code::Wasm(module_code) => {
-                let plugin = PacketPlugin::new(&module_code, settings)?;
+                let plugin = PacketPlugin::new(module_code, settings)?;
                 running.push(Running::new(instance, module, &plugin.report()));
                 Ok(Box::new(plugin))
             }
             Code::Object(declaration) => {
-                let plugin = InDriverOnly::new(declaration, settings)?;
+                let plugin = InDriverOnly::new(*declaration, settings)?;
                 running.push(Running::in_driver(instance, module, plugin.not_run()));
                 Ok(Box::new(plugin))
             }
@@ -383,26 +279,11 @@ impl Supply for PluginModules {
     }
 
     fn offer(&self, module: &str, bytes: Vec<u8>) {
-        if matches!(lock(&self.shared.compiled).get(module), Some(Ok(_))) {
-            return;
-        }
-        lock(&self.shared.compiled).remove(module);
-        if !lock(&self.offered).insert(module.to_owned()) {
-            return;
-        }
-        let sent = self.offers().map(|offers| offers.send((module.to_owned(), bytes)));
-        if !matches!(sent, Ok(Ok(()))) {
-            let error = Err("plug-ins cannot be compiled here".to_owned());
-            lock(&self.shared.compiled).insert(module.to_owned(), error);
-        }
+        self.store.offer(module, bytes);
     }
 
     fn is_ready(&self, module: &str) -> bool {
-        let is_ready = lock(&self.shared.compiled).contains_key(module);
-        if is_ready {
-            lock(&self.offered).remove(module);
-        }
-        is_ready
+        self.store.is_ready(module)
     }
 }
 

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use csp_classify::multifield::{Direction, Match};
+use csp_modules::sha256;
 use csp_plugins::{DesiredInstance, DesiredRule, Fallback, Metadata, Packet};
 
 use super::*;

@@ -7,8 +7,8 @@ use axum::routing::get;
 use axum::{Json, Router};
 use csp_api::handlers::Module;
 use csp_api::plugins::StoredModules;
-use csp_daemon::module_folder::RemoveError;
-use csp_daemon::module_routes::{self, ModuleStore};
+use csp_modules::RemoveError;
+use csp_modules::routes::{self as module_routes, ModuleStore};
 use csp_plugin_modules::PluginModules;
 
 const PATH: &str = "/v1/plugin-modules";

@@ -6,8 +6,8 @@ use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
 use csp_api::handlers::Handlers;
-use csp_daemon::module_folder::RemoveError;
-use csp_daemon::module_routes::{self, ModuleStore};
+use csp_modules::RemoveError;
+use csp_modules::routes::{self as module_routes, ModuleStore};
 
 use super::modules::Modules;
 use super::specialised;

@@ -3,54 +3,43 @@
 //! ```text
 //!  STATE_DIR/handlers/9f86…15b0.wasm    named by the SHA-256 of their bytes; `cspctl handler put` brings them
 //! ```
-//! A module is removed when the active policy does not name it and no stage runs it. The engine is made when the first module comes: a proxy without any has neither its threads nor its address space.
+//! The stores of `csp-modules` compile and keep them: one for operators' modules, in the folder, and one for clients'. Here is what is particular to
+//! handlers of messages: what a policy's stages need, what makes them, and what became of them.
 
 mod accepted;
 mod clients;
 mod running;
 
-use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use csp_api::handlers::{Handlers, MODULE_LEN_MAX, SuppliedStage};
-use csp_daemon::module_folder::{ModuleFolder, RemoveError};
 use csp_daemon::trial::Trial;
 use csp_handlers::{CONTEXTS_MAX, Handler};
 use csp_messages::{FormatId, StageMaker, StageObject, StageSupply, StopPolicy, check_stage};
+use csp_modules::{Bounds, Epochs, ModuleFolder, RemoveError, Setup, Store};
 use csp_planner::Planned;
 use csp_policy::{OnStop, PathStage, Policy, SuppliedHandler};
-use csp_sandbox::{Backoff, Described, Engine, Fields, Finally, Limits, Module, SbeFields, Sha256, Supplied};
+use csp_sandbox::{Backoff, Described, Fields, Finally, Limits, Module, SbeFields, Sha256, Supplied};
 use csp_services::ChannelFormats;
 use csp_wire::context::OBJECT_LEN_MAX;
 
-use clients::Clients;
 use running::{Placed, Running};
 
 /// Outputs of the stages of a policy's paths: each is followed by the next one.
 const OUTPUTS: usize = 1;
-/// Between two epochs of the engine: how finely the time of a call is bounded, behind its fuel.
-const EPOCH: Duration = Duration::from_millis(5);
-
 /// The modules of a proxy.
 #[derive(Debug)]
 pub struct Modules {
-    folder: ModuleFolder,
-    /// Where modules are compiled first; `None`: nowhere.
-    trial: Option<Trial>,
-    /// The engine, and where handlers go that are over.
-    engine: Mutex<Option<(Engine, Sender<Supplied>)>>,
-    compiled: Mutex<HashMap<String, Arc<Module>>>,
+    /// Those that operators have brought.
+    store: Store<csp_modules::Handlers>,
+    /// Those that clients have brought.
+    clients: Store<csp_modules::Handlers>,
+    epochs: Arc<Epochs>,
+    /// Where handlers go that are over; `None`: there was none yet.
+    over: Mutex<Option<Sender<Supplied>>>,
     running: Mutex<Vec<Running>>,
-    /// What clients have brought.
-    clients: Clients,
-    /// Modules that the active policy names.
-    named: Mutex<HashSet<String>>,
-    /// A module has come.
-    came: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -67,27 +56,34 @@ impl Modules {
     /// The modules of a folder, which need not exist. Files are read when a policy names them.
     pub fn with_trial(folder: PathBuf, trial: Option<Trial>) -> Arc<Self> {
         let commands = ("cspctl handler put FILE", "cspctl handler remove MODULE");
+        let folder = Some(ModuleFolder::new(folder, MODULE_LEN_MAX, commands));
+        let (epochs, limits) =
+            (Arc::<Epochs>::default(), Limits { module_len_max: MODULE_LEN_MAX, ..Limits::default() });
+        let clients = clients::setup(limits, trial.clone(), epochs.clone());
+        let bounds = Bounds::of_folder(MODULE_LEN_MAX);
+        let own = Setup { limits, trial, epochs: epochs.clone(), bounds, folder };
         Arc::new(Modules {
-            folder: ModuleFolder::new(folder, MODULE_LEN_MAX, commands),
-            trial,
-            engine: Mutex::default(),
-            compiled: Mutex::default(),
+            store: Store::new(csp_modules::Handlers, own),
+            clients: Store::new(csp_modules::Handlers, clients),
+            epochs,
+            over: Mutex::default(),
             running: Mutex::default(),
-            clients: Clients::default(),
-            named: Mutex::default(),
-            came: AtomicBool::default(),
         })
     }
 
-    fn engine(&self) -> Result<(Engine, Sender<Supplied>), String> {
-        let limits = Limits { module_len_max: MODULE_LEN_MAX, ..Limits::default() };
-        start_engine(&self.engine, limits, self.trial.as_ref())
+    /// Returns where handlers go that are over: to the thread of the epochs, which releases them.
+    fn over(&self) -> Result<Sender<Supplied>, String> {
+        let mut over = lock(&self.over);
+        match &*over {
+            Some(over) => Ok(over.clone()),
+            None => Ok(over.insert(self.epochs.releases()?).clone()),
+        }
     }
 
     /// Returns how many instances have not been released.
     #[cfg(test)]
     pub fn instances(&self) -> u64 {
-        self.engine().map_or(0, |(engine, _)| engine.usage().instances)
+        self.store.usage().instances
     }
 
     /// Shows a stage for as long as it lives.
@@ -97,40 +93,25 @@ impl Modules {
         running.push(stage);
     }
 
-    /// Checks, compiles and stores a module. Takes milliseconds to seconds.
+    /// Checks, compiles and stores a module, in the background. Takes milliseconds to seconds.
     ///
     /// # Errors
     /// What is wrong with the module, or why it cannot be stored.
     pub fn put(&self, hash: &str, bytes: &[u8]) -> Result<(), String> {
-        if lock(&self.compiled).contains_key(hash) && self.folder.has(hash) {
-            return Ok(());
-        }
-        self.folder
-            .put(hash, bytes, || super::compiling::in_background(|| self.compile(hash, bytes).map(drop))?)?;
-        self.came.store(true, Ordering::Relaxed);
-        Ok(())
+        self.store.put(hash, bytes)
     }
 
-    fn compile(&self, hash: &str, bytes: &[u8]) -> Result<Arc<Module>, String> {
-        let module = Module::compile(&self.engine()?.0, bytes).map_err(|error| error.to_string())?;
-        lock(&self.compiled).insert(hash.to_owned(), module.clone());
-        Ok(module)
-    }
-
-    /// Returns a module, compiled now if this process has not had it yet.
+    /// Returns a module, compiled now, on the calling thread, if this process has not had it yet.
     ///
     /// # Errors
     /// It is not here, or is no module any more.
     pub fn get(&self, hash: &str) -> Result<Arc<Module>, String> {
-        if let Some(module) = lock(&self.compiled).get(hash) {
-            return Ok(module.clone());
-        }
-        self.compile(hash, &self.folder.load(hash)?)
+        self.store.get(hash)
     }
 
     /// Returns the modules in the folder, each with its length.
     pub fn stored(&self) -> Vec<(String, u64)> {
-        self.folder.stored()
+        self.store.stored()
     }
 
     /// Checks that the handlers of a policy run here: their modules are there, start, and accept the parameters of
@@ -197,8 +178,7 @@ impl Modules {
         if let Err(error) = &module {
             tracing::error!(handler = handler.name, channel, error, "a handler cannot run");
         }
-        // The thread of the engine releases what is over.
-        let over = self.engine().map(|(_, over)| over);
+        let over = self.over();
         let elsewhere = module.as_ref().ok().filter(|_| stage.may_be_elsewhere()).and_then(|module| {
             let made = Supplied::new(module, fields(formats), on_stop(handler.on_stop), parameters).ok()?;
             Some((self.supply(handler, formats)?, Described::of(&made)))
@@ -262,17 +242,17 @@ impl Modules {
 
     /// Returns whether a module has come since the last call: policies that were refused without it are to be checked again.
     pub fn have_come(&self) -> bool {
-        self.came.swap(false, Ordering::Relaxed)
+        self.store.have_come()
     }
 
     /// Records which modules the active policy names.
     pub fn set_active(&self, policy: &Policy) {
-        *lock(&self.named) = policy.handlers.iter().map(|handler| handler.module.clone()).collect();
+        self.store.set_named(policy.handlers.iter().map(|handler| handler.module.clone()));
     }
 
     /// Returns the bytes of a module; `None`: it is not here.
     pub fn bytes(&self, hash: &str) -> Option<Vec<u8>> {
-        self.folder.load(hash).ok()
+        self.store.bytes(hash)
     }
 
     /// Removes a module that nothing names or runs.
@@ -281,10 +261,7 @@ impl Modules {
     /// It is not here, is needed, or its file stays.
     pub fn remove(&self, hash: &str) -> Result<(), RemoveError> {
         let is_running = |stage: &Running| stage.is_alive() && stage.module == hash;
-        let is_used = || lock(&self.named).contains(hash) || lock(&self.running).iter().any(is_running);
-        self.folder.remove(hash, is_used)?;
-        lock(&self.compiled).remove(hash);
-        Ok(())
+        self.store.remove(hash, || lock(&self.running).iter().any(is_running))
     }
 
     /// Returns what `/v1/handlers` shows.
@@ -296,31 +273,6 @@ impl Modules {
             ..Handlers::default()
         }
     }
-}
-
-/// Returns an engine, and where its handlers go that are over; makes it and its thread if it is not there.
-fn start_engine(
-    engine: &Mutex<Option<(Engine, Sender<Supplied>)>>,
-    limits: Limits,
-    trial: Option<&Trial>,
-) -> Result<(Engine, Sender<Supplied>), String> {
-    let mut engine = lock(engine);
-    if let Some(engine) = &*engine {
-        return Ok(engine.clone());
-    }
-    let made = Engine::with_trial(limits, trial.map(Trial::shared)).map_err(|error| error.to_string())?;
-    let ticking = made.clone();
-    let (over, handlers_over) = channel();
-    let tick = move || loop {
-        std::thread::sleep(EPOCH);
-        ticking.tick();
-        handlers_over.try_iter().for_each(drop);
-    };
-    std::thread::Builder::new()
-        .name("handler-epochs".to_owned())
-        .spawn(tick)
-        .map_err(|error| format!("there is no thread that bounds the time of handlers: {error}"))?;
-    Ok(engine.insert((made, over)).clone())
 }
 
 /// Where fields lie in messages of a channel.

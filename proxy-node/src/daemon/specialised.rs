@@ -7,11 +7,10 @@ use std::time::Instant;
 
 use csp_api::handlers::SpecialisedOperator;
 use csp_daemon::background::lower_priority;
+use csp_modules::ALONE;
 use csp_operators::{FormatSet, Query, Rules};
 use csp_specialiser::Workshop;
 use csp_telemetry::without_abort;
-
-use super::compiling::ALONE;
 
 static WORKSHOP: OnceLock<Option<Arc<Workshop>>> = OnceLock::new();
 

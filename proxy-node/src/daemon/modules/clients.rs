@@ -5,28 +5,25 @@
 //! client's may be one that an operator has brought.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, Sender};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use csp_api::handlers::MODULE_LEN_MAX;
 use csp_daemon::background::lower_priority;
 use csp_daemon::trial::Trial;
 use csp_messages::StageMaker;
-use csp_sandbox::{Confinement, Engine, Limits, Module, Sha256, Supplied};
+use csp_modules::{Bounds, Epochs, Keep, Setup};
+use csp_sandbox::{Confinement, Limits, Module, Sha256, Supplied};
 use csp_services::{HandlerJob, MadeHandler, OnStopped};
 use csp_telemetry::{MailboxError, MailboxSender, without_abort};
 
 use super::running::Placed;
-use super::{Modules, fields, lock, on_stop, start_engine};
-use crate::daemon::compiling::alone;
+use super::{Modules, fields, on_stop};
 use crate::daemon::data_thread::Question;
 
-/// Most modules of clients at a time, and most bytes of them.
-const MODULES_MAX: usize = 128;
-const BYTES_MAX: usize = 16 << 20;
+/// Bounds of clients' modules. Their handlers keep them.
+const RUNNING: Bounds = Bounds { modules_max: 128, bytes_max: 16 << 20, keep: Keep::Used };
 /// Between two tries to give a worker its handler while its mailbox is full, and how many there are.
 const PAUSE: Duration = Duration::from_millis(5);
 const TRIES: usize = 1_000;
@@ -36,51 +33,10 @@ const TRIES: usize = 1_000;
 const INSTANCES_MAX: u32 = 128;
 
 /// What clients' modules run with.
-#[derive(Debug, Default)]
-pub(super) struct Clients {
-    engine: Mutex<Option<(Engine, Sender<Supplied>)>>,
-    /// Modules by SHA-256, with their lengths. Their handlers keep them.
-    known: Mutex<HashMap<String, (usize, Weak<Module>)>>,
-}
-
-impl Clients {
-    fn engine(&self, trial: Option<&Trial>) -> Result<(Engine, Sender<Supplied>), String> {
-        let limits = Limits {
-            module_len_max: MODULE_LEN_MAX,
-            instances_max: INSTANCES_MAX,
-            // Channels' keys lie in this process.
-            confinement: Confinement::Guarded,
-            ..Limits::default()
-        };
-        start_engine(&self.engine, limits, trial)
-    }
-
-    /// Returns a module that a handler runs.
-    fn running(&self, hash: &str) -> Option<Arc<Module>> {
-        lock(&self.known).get(hash).and_then(|(_, module)| module.upgrade())
-    }
-
-    /// Checks and compiles a module.
-    fn compile(&self, trial: Option<&Trial>, hash: &str, bytes: &[u8]) -> Result<Arc<Module>, String> {
-        let engine = self.engine(trial)?.0;
-        let check = |known: &mut HashMap<String, (usize, Weak<Module>)>| {
-            known.retain(|_, (_, module)| module.strong_count() > 0);
-            let stored: usize = known.values().map(|(len, _)| len).sum();
-            match known.len() < MODULES_MAX && stored + bytes.len() <= BYTES_MAX {
-                true => Ok(()),
-                false => Err(format!(
-                    "clients have {} modules with {stored} bytes here, and this one has {}: there may be {MODULES_MAX} with {BYTES_MAX} \
-                     bytes",
-                    known.len(),
-                    bytes.len()
-                )),
-            }
-        };
-        check(&mut lock(&self.known))?;
-        let module = alone(|| Module::compile(&engine, bytes)).map_err(|error| error.to_string())?;
-        lock(&self.known).insert(hash.to_owned(), (bytes.len(), Arc::downgrade(&module)));
-        Ok(module)
-    }
+pub(super) fn setup(limits: Limits, trial: Option<Trial>, epochs: Arc<Epochs>) -> Setup {
+    // Channels' keys lie in this process.
+    let limits = Limits { instances_max: INSTANCES_MAX, confinement: Confinement::Guarded, ..limits };
+    Setup { limits, trial, epochs, bounds: RUNNING, folder: None }
 }
 
 impl Modules {
@@ -105,8 +61,7 @@ impl Modules {
         let made = Supplied::new(&module, fields(job.bounds.formats.as_ref()), on_stop, &job.parameters);
         let made = made.map_err(|error| error.to_string())?.with_fuel(job.bounds.fuel_max);
         let hash = module.sha256().to_string();
-        let (made, shown) =
-            Placed::new(made, self.clients.engine(self.trial.as_ref())?.1, [&job.channel, &job.name, &hash]);
+        let (made, shown) = Placed::new(made, self.over()?, [&job.channel, &job.name, &hash]);
         self.show(shown.brought(&job.by, &job.of, job.lease.as_secs()));
         // No two have the same key: each takes the place of the one before.
         let maker = StageMaker::once(&format!("{hash} {}", job.ticket), Box::new(made));
@@ -129,7 +84,7 @@ impl Modules {
             most if len > most => Err(format!("the module has {len} bytes, and may have {most}")),
             _ => Ok(()),
         };
-        if let Some(module) = self.clients.running(&hash) {
+        if let Some(module) = self.clients.cached(&hash) {
             return check(module.len()).map(|()| module);
         }
         let bytes = match &job.module {
@@ -139,7 +94,7 @@ impl Modules {
             })?),
         };
         check(bytes.len())?;
-        self.clients.compile(self.trial.as_ref(), &hash, &bytes)
+        self.clients.compile(&hash, &bytes)
     }
 
     /// Starts the thread that makes clients' handlers, one after the other and in the background of all workers. It ends when these do.

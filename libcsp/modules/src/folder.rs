@@ -1,14 +1,14 @@
 //! A folder of modules supplied by administrators, named by the SHA-256 of their bytes: `9f86…15b0.wasm`.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
-use sha2::Digest as _;
+use crate::{lock, sha256, verify};
 
 /// Suffix of the files.
 const SUFFIX: &str = "wasm";
 /// Largest number of modules in a folder.
-const MODULES_MAX: usize = 256;
+pub(crate) const MODULES_MAX: usize = 256;
 
 /// Why a module cannot be removed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -33,12 +33,6 @@ pub struct ModuleFolder {
     /// The commands that add and remove modules, for messages.
     commands: (&'static str, &'static str),
     writing: Mutex<()>,
-}
-
-/// Returns the SHA-256 of `bytes` in hex digits.
-#[must_use]
-pub fn sha256(bytes: &[u8]) -> String {
-    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns whether a name is that of a module, and so of a file in a folder.
@@ -74,11 +68,8 @@ impl ModuleFolder {
         bytes: &[u8],
         check: impl FnOnce() -> Result<(), String>,
     ) -> Result<(), String> {
-        let found = sha256(bytes);
-        if found != hash {
-            return Err(format!("the bytes have the SHA-256 {found}, not {hash}"));
-        }
-        let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        verify(hash, bytes)?;
+        let _alone = lock(&self.writing);
         let stored = self.stored();
         if stored.len() >= MODULES_MAX && !stored.iter().any(|(known, _)| known == hash) {
             let (count, remove) = (stored.len(), self.commands.1);
@@ -137,7 +128,7 @@ impl ModuleFolder {
     /// # Errors
     /// The module is missing or used, or its file cannot be removed.
     pub fn remove(&self, hash: &str, is_used: impl FnOnce() -> bool) -> Result<(), RemoveError> {
-        let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = lock(&self.writing);
         if is_used() {
             return Err(RemoveError::Used);
         }

@@ -14,7 +14,7 @@ use csp_api::mgmt::ErrorBody;
 use csp_identity::{Access, Caller, IdentityRole};
 use csp_telemetry::{Refused, require};
 
-use crate::module_folder::RemoveError;
+use crate::RemoveError;
 
 /// The modules of a daemon. Calls may block on the disk and compile for seconds.
 pub trait ModuleStore: Send + Sync + 'static {
