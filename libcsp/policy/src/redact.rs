@@ -70,4 +70,21 @@ channels:
         assert_eq!(parameters, ["hash name, key (redacted), mask keys 2", "name = 'key 00'"]);
         assert_ne!(policy, redacted);
     }
+
+    #[test]
+    fn a_redacted_policy_has_no_key_behind_outputs() {
+        let (first, last) = ("000102030405060708090a0b0c0d0e0f", "f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff");
+        let stage = |key: &str| format!("{{handler: anonymise, parameters: \"hash name, key {key}\"}}");
+        let inner = format!("{{handler: multicast, outputs: [{{}}, {{path: [{}]}}]}}", stage(last));
+        let outer = format!("[{{handler: multicast, outputs: [{{path: [{}, {inner}]}}]}}]", stage(first));
+        let (head, _) = POLICY.split_once("    path:").unwrap();
+        for path in
+            [format!("    path: {outer}\n"), format!("    paths: [{{format: flight, path: {outer}}}]\n")]
+        {
+            let policy = Policy::parse_yaml(&format!("{head}{path}"), "p.yaml").unwrap();
+            let has = |policy: &Policy| [first, last].map(|key| policy.to_json().contains(key));
+            assert_eq!((has(&policy), has(&policy.redacted())), ([true; 2], [false; 2]), "{path}");
+            assert_eq!(policy.redacted().to_json().matches(REDACTED).count(), 2, "{path}");
+        }
+    }
 }

@@ -8,8 +8,6 @@ use csp_services::{ContextNotice, ContextsSnapshot, ElsewhereSnapshot, MessageBr
 use csp_telemetry::MetricWriter;
 use csp_types::Duration;
 
-use crate::ProxyWorker;
-
 /// Returns what a worker runs. The worker's number is set by the reader.
 pub(super) fn of_worker(broker: &MessageBroker) -> Contexts {
     let ContextsSnapshot { contexts, paths, handlers, elsewhere, places } = broker.contexts();
@@ -163,9 +161,9 @@ fn why(refused: Option<&str>, place: Option<&StagePlace>) -> String {
     }
 }
 
-/// Logs where stages have been moved, and which do not run.
-pub(super) fn log_notices(worker: &mut ProxyWorker) {
-    while let Some(notice) = worker.broker_mut().poll_context_notice() {
+/// Logs where stages have been moved, which do not run, and which began with no state.
+pub(super) fn log_notices(broker: &mut MessageBroker) {
+    while let Some(notice) = broker.poll_context_notice() {
         match notice {
             ContextNotice::Refused { channel, handler, context, why } => {
                 let context = name_of(context);

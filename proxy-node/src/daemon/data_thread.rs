@@ -90,7 +90,7 @@ impl DataWorker for ProxyWorker {
     fn publish(&mut self) -> Published {
         channels::log_moves(self);
         channels::log_requests(self);
-        contexts::log_notices(self);
+        contexts::log_notices(self.broker_mut());
         quality::log_fired(self);
         let mut published = Published::of(self);
         published.quality = quality::of_worker(self, clock::now());
