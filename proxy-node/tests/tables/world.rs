@@ -8,12 +8,12 @@ use csp_proxy_node::core::{
     BacklogLimits, Blocked, ChannelId, CoreConfig, HairpinConfig, Lane, PoolServer, Process, ProxyCore,
     ProxyOutput, ServiceSpec, ServiceTcp, Verdict,
 };
+use csp_support::packets;
 use csp_tcp::StackConfig;
 use csp_types::{FlowLabel, Grant, Instant};
 use csp_wire::channel::{ListenPayload, Message, MessageHeader, MessageKind};
 use csp_wire::tcp::{Flags as TcpFlags, Options, Repr, Segment};
-use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
-use csp_wire::{Ecn, ipv4};
+use csp_wire::tunnel::{Flags, Record, RecordKind};
 
 use crate::local::Chat;
 
@@ -234,32 +234,8 @@ impl World {
             window: 60_000,
             options: Options::default(),
         };
-        let mut packet = vec![0; 20 + tcp.header_len()];
-        let ip = ipv4::Repr {
-            source: self.from,
-            destination: VIP,
-            protocol: 6,
-            ttl: 64,
-            dscp: 0,
-            ecn: Ecn::NotEct,
-            identification: 0,
-            dont_fragment: true,
-            payload_len: (tcp.header_len() + payload.len()) as u16,
-        };
-        ip.emit(&mut packet).unwrap();
-        tcp.emit(&mut packet[20..]).unwrap();
-        packet.extend_from_slice(payload);
-        let record = Record {
-            kind: RecordKind::Segment,
-            label: FlowLabel::NONE,
-            worker: 0,
-            flags: self.record_flags,
-            ecn: Ecn::NotEct,
-            age: Age::ZERO,
-            coalesced: 0,
-            segment_size: 0,
-            payload: &packet,
-        };
+        let packet = packets::tcp_packet(self.from, VIP, &tcp, payload);
+        let record = packets::record(self.record_flags, &packet);
         self.core.on_record(self.now, via, &record, None, &mut self.out);
         self.drive();
     }

@@ -4,6 +4,7 @@ pub mod allocation;
 mod bpf;
 mod documents;
 pub mod etcd;
+pub mod packets;
 mod random;
 mod skip;
 

@@ -9,13 +9,12 @@ use csp_proxy_core::{
     BacklogLimits, Blocked, ChannelId, CoreConfig, EgressRule, HairpinConfig, Lane, PoolServer, Process,
     ProxyCore, ProxyOutput, ServiceSpec, ServiceTcp, Verdict,
 };
-use csp_support::allocation;
+use csp_support::{allocation, packets};
 use csp_tcp::{Direction, StackConfig};
 use csp_types::{FlowLabel, Grant, Instant};
 use csp_wire::channel::{ConnectPayload, ListenPayload, Message, MessageHeader, MessageKind, OpenPayload};
 use csp_wire::tcp::{Flags as TcpFlags, Options, Repr, Segment};
-use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
-use csp_wire::{Ecn, ipv4};
+use csp_wire::tunnel::{Flags, Record};
 
 pub const VIP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -265,36 +264,12 @@ impl<S: LocalServices> World<S> {
         let options = Options::default();
         let tcp =
             Repr { source_port: port, destination_port: PORT, seq, ack, flags, window: 60_000, options };
-        let mut packet = vec![0; 20 + tcp.header_len()];
-        let ip = ipv4::Repr {
-            source: CLIENT,
-            destination: VIP,
-            protocol: 6,
-            ttl: 64,
-            dscp: 0,
-            ecn: Ecn::NotEct,
-            identification: 0,
-            dont_fragment: true,
-            payload_len: (tcp.header_len() + payload.len()) as u16,
-        };
-        ip.emit(&mut packet).unwrap();
-        tcp.emit(&mut packet[20..]).unwrap();
-        packet.extend_from_slice(payload);
+        let packet = packets::tcp_packet(CLIENT, VIP, &tcp, payload);
         self.record(&packet);
     }
 
     fn record(&mut self, packet: &[u8]) {
-        let record = Record {
-            kind: RecordKind::Segment,
-            label: FlowLabel::NONE,
-            worker: 0,
-            flags: Flags::NONE,
-            ecn: Ecn::NotEct,
-            age: Age::ZERO,
-            coalesced: 0,
-            segment_size: 0,
-            payload: packet,
-        };
+        let record = packets::record(Flags::NONE, packet);
         let before = allocation::count();
         self.core.on_record(self.now, 1, &record, None, &mut self.out);
         self.allocations += allocation::count() - before;

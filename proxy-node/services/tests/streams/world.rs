@@ -10,12 +10,12 @@ use csp_proxy_core::{
     ProxyOutput, ServiceSpec, ServiceTcp, Verdict,
 };
 use csp_services::{ChannelSnapshot, MessageBroker, MessagesConfig, StreamSpec};
+use csp_support::packets;
 use csp_tcp::StackConfig;
 use csp_types::{FlowLabel, Grant, Instant};
 use csp_wire::channel::{ListenPayload, Message, MessageHeader, MessageKind, OpenPayload};
 use csp_wire::tcp::{Flags as TcpFlags, Options, Repr, Segment};
-use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
-use csp_wire::{Ecn, ipv4};
+use csp_wire::tunnel::{Flags, Record};
 use csp_zmtp::Prefix;
 
 pub(crate) const VIP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -205,32 +205,8 @@ impl World {
         let (source_port, seq, ack) = (self.client.port, self.client.seq, self.client.ack);
         let options = Options::default();
         let tcp = Repr { source_port, destination_port: PORT, seq, ack, flags, window: 60_000, options };
-        let mut packet = vec![0; 20 + tcp.header_len()];
-        let ip = ipv4::Repr {
-            source: CLIENT,
-            destination: VIP,
-            protocol: 6,
-            ttl: 64,
-            dscp: 0,
-            ecn: Ecn::NotEct,
-            identification: 0,
-            dont_fragment: true,
-            payload_len: (tcp.header_len() + payload.len()) as u16,
-        };
-        ip.emit(&mut packet).unwrap();
-        tcp.emit(&mut packet[20..]).unwrap();
-        packet.extend_from_slice(payload);
-        let record = Record {
-            kind: RecordKind::Segment,
-            label: FlowLabel::NONE,
-            worker: 0,
-            flags: Flags::NONE,
-            ecn: Ecn::NotEct,
-            age: Age::ZERO,
-            coalesced: 0,
-            segment_size: 0,
-            payload: &packet,
-        };
+        let packet = packets::tcp_packet(CLIENT, VIP, &tcp, payload);
+        let record = packets::record(Flags::NONE, &packet);
         self.core.on_record(self.now, 1, &record, None, &mut self.out);
         self.core.drive(self.now, &mut self.out);
         self.settle();
