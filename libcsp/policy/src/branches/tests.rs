@@ -25,9 +25,18 @@ fn paths_divide_and_lead_to_channels_that_live_with_their_source() {
     assert!(diff.contains("path of weather sample 3 on c0"), "{diff}");
 }
 
+/// Asserts what is said of a policy whose text `from` is replaced by `to`, for each case.
+fn are_refused(cases: &[(&str, &str, &str)]) {
+    for (from, to, expected) in cases {
+        let text = BRANCHES.replacen(from, to, 1);
+        let error = Policy::parse_yaml(&text, "p.yaml").unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}\n{expected}");
+    }
+}
+
 #[test]
 fn what_is_wrong_with_branches_is_named() {
-    for (from, to, expected) in [
+    are_refused(&[
         (
             "format: weather",
             "format: wether",
@@ -65,6 +74,12 @@ fn what_is_wrong_with_branches_is_named() {
             "- {handler: forward}\n          - {handler: forward}\n          - {handler: forward}\n          - {handler: forward}\n          - {handler: forward}\n          - {handler: forward}\n          - {handler: forward}\n",
             "channels[0].paths[0].path: 9 handlers are too many; allowed are 8",
         ),
+    ]);
+}
+
+#[test]
+fn what_is_wrong_with_channels_behind_outputs_is_named() {
+    are_refused(&[
         (
             "port: 5602",
             "port: 5602, formats: [flight]",
@@ -100,9 +115,5 @@ fn what_is_wrong_with_branches_is_named() {
             "port: 5603, path: [{handler: multicast, outputs: [{channel: late}]}]",
             "outputs of flights lead to late already",
         ),
-    ] {
-        let text = BRANCHES.replacen(from, to, 1);
-        let error = Policy::parse_yaml(&text, "p.yaml").unwrap_err().to_string();
-        assert!(error.contains(expected), "{error}\n{expected}");
-    }
+    ]);
 }
