@@ -210,7 +210,7 @@ impl MessagePlane {
     }
 
     /// Calls `each` with prefixes that the channel's subscribers subscribe to: a new publisher must be sent
-    /// them. See [`Subscriptions::prefixes`].
+    /// them. See `Subscriptions::prefixes`.
     pub fn prefixes(
         &self,
         channel: ChannelId,
