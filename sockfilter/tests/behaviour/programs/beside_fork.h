@@ -12,7 +12,7 @@ static inline pthread_t set_off(void *(*acts)(void *)) {
     over = 0;
     long before = cycles;
     pthread_create(&t, NULL, acts, NULL);
-    while (cycles == before) sched_yield();
+    while (cycles == before) usleep(100);
     return t;
 }
 
