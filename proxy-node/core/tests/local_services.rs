@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::between::{Between, Examined, Towards};
-use csp_proxy_core::service::both::{Both, second_number};
+use csp_proxy_core::service::both::Both;
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_proxy_core::service::upstream::{
     Ended, Ends, Excluded, OpenError, Opened, Request, Upstream, UpstreamEnd,
@@ -218,9 +218,13 @@ fn policy() -> Vec<ServiceSpec> {
     let pool = vec![PoolServer { node: "an-1".parse().unwrap(), port: 8_080 }];
     vec![
         ServiceSpec { local: Some(NUMBER), ..spec("first", FIRST) },
-        ServiceSpec { local: Some(second_number(NUMBER)), ..spec("second", SECOND) },
+        ServiceSpec { local: Some(Both::<Echo, Echo>::second_number(NUMBER)), ..spec("second", SECOND) },
         ServiceSpec { pool: pool.clone(), ..spec("upstream", 0) },
-        ServiceSpec { between: Some(second_number(NUMBER)), pool, ..spec("examined", EXAMINED) },
+        ServiceSpec {
+            between: Some(Both::<Echo, Echo>::second_number(NUMBER)),
+            pool,
+            ..spec("examined", EXAMINED)
+        },
     ]
 }
 

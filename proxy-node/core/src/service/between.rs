@@ -38,6 +38,9 @@ pub struct Examined {
 /// The services between both ends of one worker. They keep their state of each flow by the flow's label. The
 /// default methods are those of a worker without such services.
 pub trait Between {
+    /// Levels of pairs of services ([`Both`](super::both::Both)), each with a bit of its own in the numbers.
+    const LEVELS: u32 = 0;
+
     /// Processes a new flow of service `number` ([`ServiceSpec::between`](crate::ServiceSpec::between)).
     /// `false`: it is refused, and the client's connection is reset.
     fn begun(&mut self, now: Instant, label: FlowLabel, number: u32, tuple: FourTuple) -> bool {

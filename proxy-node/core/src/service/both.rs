@@ -1,13 +1,16 @@
 //! Two local services of one worker beside each other, as one.
 //!
 //! ```text
-//!            numbers 0 … 2³¹−1 ─▶ ┌───────┐
+//!            bit of the pair 0 ─▶ ┌───────┐
 //!  core ───▶                 [Both] first │   each label belongs to the service
-//!            numbers 2³¹ …     ─▶ │ second│   that got its connection
+//!            bit of the pair 1 ─▶ │ second│   that got its connection
 //!                                 └───────┘
 //! ```
-//! More than two are a `Both` of a `Both`. The policy's numbers decide which service gets a connection
-//! ([`second_number`]); from then on its label does. Neither service knows of the other.
+//! More than two are a `Both` of a `Both`, in either place. The policy's numbers decide which service gets a
+//! connection ([`Both::second_number`]); from then on its label does. Neither service knows of the other.
+//!
+//! Each level of pairs has a bit of its own in the numbers: the innermost pair bit 31, the pair around it bit
+//! 30, and so on. A pair clears its bit before it passes a number to its second service.
 
 use csp_quality::OutputLink;
 use csp_tcp::Buffer;
@@ -16,16 +19,6 @@ use csp_types::{FlowLabel, FourTuple, Instant, Owner};
 use super::between::{Between, Examined, Towards};
 use super::local::{LocalServices, Step};
 use super::upstream::{Ended, Ends, OpenError, Opened, Request};
-
-/// Bit of the numbers of the second service.
-const SECOND: u32 = 1 << 31;
-
-/// Returns the number by which [`ServiceSpec::local`](crate::ServiceSpec::local) and
-/// [`ServiceSpec::between`](crate::ServiceSpec::between) name number `number` of the second service. The
-/// numbers of either service are below 2³¹.
-pub const fn second_number(number: u32) -> u32 {
-    number | SECOND
-}
 
 /// Returns memory that a service has borrowed for several connections: another service may have to read bytes
 /// in the same region.
@@ -46,10 +39,6 @@ enum Which {
 impl Which {
     fn other(self) -> Self {
         if self == Which::First { Which::Second } else { Which::First }
-    }
-
-    fn of_number(number: u32) -> (Self, u32) {
-        if number & SECOND == 0 { (Which::First, number) } else { (Which::Second, number & !SECOND) }
     }
 }
 
@@ -123,10 +112,33 @@ impl<A, B> Both<A, B> {
     }
 }
 
+impl<A: Between, B: Between> Both<A, B> {
+    /// Bit of the numbers of the second service.
+    const SECOND: u32 = 1 << (u32::BITS - <Self as Between>::LEVELS);
+
+    /// Returns the number by which [`ServiceSpec::local`](crate::ServiceSpec::local) and
+    /// [`ServiceSpec::between`](crate::ServiceSpec::between) name number `number` of the second service.
+    /// Where the second service is a pair itself, `number` is what that pair's function returned. The first
+    /// service keeps its numbers. Numbers of services that are no pair are below 2 to the power of 32 minus
+    /// the levels.
+    pub const fn second_number(number: u32) -> u32 {
+        number | Self::SECOND
+    }
+
+    fn of_number(number: u32) -> (Which, u32) {
+        match number & Self::SECOND {
+            0 => (Which::First, number),
+            _ => (Which::Second, number & !Self::SECOND),
+        }
+    }
+}
+
 impl<A: Between, B: Between> Between for Both<A, B> {
+    const LEVELS: u32 = 1 + if A::LEVELS > B::LEVELS { A::LEVELS } else { B::LEVELS };
+
     fn begun(&mut self, now: Instant, label: FlowLabel, number: u32, tuple: FourTuple) -> bool {
         self.between.remove(label);
-        match Which::of_number(number) {
+        match Self::of_number(number) {
             (Which::First, number) => self.first.begun(now, label, number, tuple),
             (Which::Second, number) => {
                 let begun = self.second.begun(now, label, number, tuple);
@@ -173,7 +185,7 @@ impl<A: LocalServices, B: LocalServices> LocalServices for Both<A, B> {
 
     fn connected(&mut self, now: Instant, label: FlowLabel, number: u32, tuple: FourTuple) -> bool {
         self.ends.remove(label);
-        match Which::of_number(number) {
+        match Self::of_number(number) {
             (Which::First, number) => self.first.connected(now, label, number, tuple),
             (Which::Second, number) => {
                 let connected = self.second.connected(now, label, number, tuple);
@@ -186,14 +198,14 @@ impl<A: LocalServices, B: LocalServices> LocalServices for Both<A, B> {
     }
 
     fn elsewhere(&self, number: u32) -> Option<Owner> {
-        match Which::of_number(number) {
+        match Self::of_number(number) {
             (Which::First, number) => self.first.elsewhere(number),
             (Which::Second, number) => self.second.elsewhere(number),
         }
     }
 
     fn drain(&mut self, now: Instant, number: u32) {
-        match Which::of_number(number) {
+        match Self::of_number(number) {
             (Which::First, number) => self.first.drain(now, number),
             (Which::Second, number) => self.second.drain(now, number),
         }
@@ -315,3 +327,6 @@ impl<A: LocalServices, B: LocalServices> LocalServices for Both<A, B> {
         self.second.on_timeout(now);
     }
 }
+
+#[cfg(test)]
+mod tests;
