@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use csp_daemon::trial::Trial;
 use csp_modules::{Bounds, Handlers, Keep, Setup, Store};
-use csp_sandbox::{Backoff, Fields, Finally, Limits, Module, NoFields, OnStop, SbeFields, Sha256, Supplied};
-use csp_wire::context::{self, Hash};
+use csp_sandbox::{Fields, Limits, Module, NoFields, SbeFields, Sha256, Supplied};
+use csp_wire::context::Hash;
 
 use crate::request::{BuildRequest, BuildResult};
 
@@ -48,12 +48,7 @@ impl HandlerBuilder {
             let module = Some(request.module).filter(|_| module.is_none());
             return Err(BuildResult::Missing(module.into_iter().chain(formats).collect()));
         };
-        let on_stop = match request.on_stop {
-            context::OnStop::Restart => OnStop::Restart(Backoff::default(), Finally::EndPath),
-            context::OnStop::Pass => OnStop::Finally(Finally::PassBy),
-            context::OnStop::End => OnStop::Finally(Finally::EndPath),
-        };
-        let made = Supplied::new(module, formats.clone(), on_stop, &request.parameters);
+        let made = Supplied::new(module, formats.clone(), request.on_stop, &request.parameters);
         let made = made.map_err(|error| refused(error.to_string()))?;
         let report = made.report();
         Ok(BuildResult::Ready(Box::new(made), report))

@@ -1,8 +1,8 @@
 //! Records that a session sends beside those of its handlers.
 
-use csp_handlers::{Reported, Standing};
+use csp_handlers::Reported;
 use csp_types::Duration;
-use csp_wire::context::{self, Hash, Place, RECORD_HEADER_LEN, Record, Report, ReportNumbers};
+use csp_wire::context::{Hash, Place, RECORD_HEADER_LEN, Record, Report, ReportNumbers};
 
 /// Longest text of a report, in bytes.
 const WHY_LEN_MAX: usize = 256;
@@ -18,15 +18,8 @@ fn append(record: Record<'_>, out: &mut Vec<u8>) {
 pub(crate) fn emit(place: Place, reported: &Reported, why: &str, out: &mut Vec<u8>) {
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let Reported { calls, fuel, fuel_max, given_up, waited, passed, restarts, stops, times, .. } = *reported;
-    let standing = match reported.standing {
-        Standing::Running => context::Standing::Running,
-        Standing::Waiting => context::Standing::Waiting,
-        Standing::PassedBy => context::Standing::PassedBy,
-        Standing::Ended => context::Standing::Ended,
-        Standing::Refused => context::Standing::Refused,
-    };
     let report = Report {
-        standing,
+        standing: reported.standing,
         calls,
         fuel,
         fuel_max,
@@ -42,7 +35,10 @@ pub(crate) fn emit(place: Place, reported: &Reported, why: &str, out: &mut Vec<u
         max_ns: nanos(times.max),
     };
     let cut = (0..=why.len().min(WHY_LEN_MAX)).rev().find(|at| why.is_char_boundary(*at)).unwrap_or(0);
-    append(Record::Report { place, standing, numbers: &report.write(), why: &why[..cut] }, out);
+    append(
+        Record::Report { place, standing: report.standing, numbers: &report.write(), why: &why[..cut] },
+        out,
+    );
 }
 
 /// Appends a request for an object that is missing here.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use csp_handlers::Handler;
 use csp_sandbox::{Report, Sha256};
-use csp_wire::context::{Hash, OBJECT_LEN_MAX, OnStop, Place, Supply};
+use csp_types::options::OnStop;
+use csp_wire::context::{Hash, OBJECT_LEN_MAX, Place, Supply};
 
 use crate::session::SessionError;
 

@@ -7,7 +7,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use csp_wire::context::{OnStop, Place, Record, Supply, message_of};
+use csp_types::options::OnStop;
+use csp_wire::context::{Place, Record, Supply, message_of};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 

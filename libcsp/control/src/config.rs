@@ -11,9 +11,7 @@ pub use csp_config::{
     ConfigError, FILE_LEN_MAX, PROBLEMS_MAX, Problem, Problems, parse, parse_checked, serde_node_id,
     serde_prefixes,
 };
-pub use sections::{
-    AdminSection, EtcdSection, LogFormat, LogSection, NodeSection, SanProvider, SanSection, spin,
-};
+pub use sections::{AdminSection, EtcdSection, LogSection, NodeSection, SanProvider, SanSection, spin};
 
 /// Reads the YAML file `path` into a `T`. `T` and its parts should refuse unknown fields
 /// (`#[serde(deny_unknown_fields)]`).

@@ -34,8 +34,7 @@ mod tests;
 
 pub use client::{EtcdAccess, EtcdClient};
 pub use config::{
-    AdminSection, ConfigError, EtcdSection, LogFormat, LogSection, NodeSection, Problems, SanProvider,
-    SanSection,
+    AdminSection, ConfigError, EtcdSection, LogSection, NodeSection, Problems, SanProvider, SanSection,
 };
 pub use daemon::{ControlOptions, ControlPlane, PolicyCheck};
 pub use error::{ControlError, exit_code};

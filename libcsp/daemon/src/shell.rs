@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Router;
 use csp_control::{
     ActivePolicy, AdminSection, ControlError, ControlOptions, ControlPlane, EtcdAccess, EtcdSection,
-    LogFormat, LogSection, Membership, NodeRecord, NodeSection,
+    LogSection, Membership, NodeRecord, NodeSection,
 };
 use csp_identity::Credentials;
 use csp_telemetry::{
@@ -25,11 +25,7 @@ const TICK: Duration = Duration::from_millis(250);
 
 /// Starts logging as configured.
 pub fn init_logging(log: &LogSection) -> Result<(), DaemonError> {
-    let format = match log.format {
-        LogFormat::Text => csp_telemetry::LogFormat::Text,
-        LogFormat::Json => csp_telemetry::LogFormat::Json,
-    };
-    Ok(csp_telemetry::init_logging(&log.level, format)?)
+    Ok(csp_telemetry::init_logging(&log.level, log.format)?)
 }
 
 /// SIGTERM and SIGINT, which are caught from the creation of this value on.

@@ -2,21 +2,7 @@
 
 use csp_types::Duration;
 
-/// How such a stage stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Standing {
-    /// It runs.
-    #[default]
-    Running,
-    /// Its module was stopped, and waits to be restarted.
-    Waiting,
-    /// Its module was stopped, and messages pass by it.
-    PassedBy,
-    /// Its module was stopped, and messages end here.
-    Ended,
-    /// It does not run: its messages wait.
-    Refused,
-}
+pub use csp_types::options::Standing;
 
 /// Times of a stage's calls, in that program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

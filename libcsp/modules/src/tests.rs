@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 
-use csp_sandbox::{Finally, Limits, Module, NoFields, OnStop, Supplied};
+use csp_sandbox::{Limits, Module, NoFields, OnStop, Supplied};
 
 use crate::{
     Bounds, Epochs, Handlers, Keep, Kind, LazyEngine, ModuleFolder, Origin, RemoveError, Setup, Store, sha256,
@@ -209,8 +209,7 @@ fn one_thread_bounds_the_calls_of_all_engines_and_ends_with_its_owners() {
         );
         assert_eq!(store.usage().instances, 0, "there is no engine yet");
         let module: Arc<Module> = store.compile(&sha256(&bytes), &bytes).unwrap();
-        let on_stop = OnStop::Finally(Finally::EndPath);
-        let error = Supplied::new(&module, Arc::new(NoFields), on_stop, "x").unwrap_err().to_string();
+        let error = Supplied::new(&module, Arc::new(NoFields), OnStop::End, "x").unwrap_err().to_string();
         assert!(error.contains("it ran for too long"), "{error}");
         store
     };

@@ -42,7 +42,7 @@ channels:
     #[test]
     fn a_path_names_a_supplied_handler() {
         let policy = checked(HANDLERS, "p.yaml").unwrap();
-        assert_eq!(policy.handlers[0].on_stop, csp_policy::OnStop::Restart);
+        assert_eq!(policy.handlers[0].on_stop, csp_types::options::OnStop::Restart);
         assert_eq!(Policy::from_json(&policy.to_json(), "p.json").unwrap(), policy);
         let (before, after) = HANDLERS.split_once("handlers:").unwrap();
         let before = format!("{before}channels:{}", after.split_once("channels:").unwrap().1);

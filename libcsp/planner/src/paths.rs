@@ -6,7 +6,7 @@ use std::sync::Arc;
 use csp_config::Problems;
 use csp_handlers::{CONTEXTS_MAX, FormatId, Handler, MESSAGE_BLOCK_LEN, State, builtin};
 use csp_operators::{ChainStage, FROM_JSON, FormatSet, JSON, Optimised, Split};
-use csp_policy::{Channel, FullQueue, PathStage, Pattern, SuppliedHandler, UnknownFormat};
+use csp_policy::{Channel, PathStage, SuppliedHandler, UnknownFormat};
 
 use crate::formats::{KnownFormat, format_set};
 use crate::handlers;
@@ -469,7 +469,7 @@ pub(crate) fn unknown(name: &str, supplied: &[SuppliedHandler]) -> String {
 /// Notes a path whose handlers make more than the channel's guarantee has room for, if the channel holds publishers back: a message that
 /// has entered must be able to go on. `made`: the longest message that each handler makes, in bytes.
 fn check_memory(channel: &Channel, made: &[u32], at: &str, problems: &mut Problems) {
-    let holds_back = channel.pattern == Pattern::Push || channel.queue.full == FullQueue::Block;
+    let holds_back = channel.holds_back();
     let made = blocks_of(made);
     let needed = blocks(u64::from(channel.message_kib) << 10) + made;
     let has = u64::from(channel.memory.guaranteed_mib) * MESSAGES_OF_MIB;

@@ -3,18 +3,10 @@
 
 use csp_classify::multifield::{Direction, Fields, InstanceId, NoFields, Parsed, RuleHandle, parse_ethernet};
 
+pub use csp_types::options::Fallback;
+
 /// Length of an Ethernet header without VLAN tags: the shortest frame.
 const ETHERNET_LEN: usize = 14;
-
-/// Fate of a rule's packets while the environment of its instance does not run.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Fallback {
-    /// They are routed as if no rule had matched.
-    #[default]
-    Pass,
-    /// They are dropped.
-    Drop,
-}
 
 /// The target of a rule: an instance, and the fallback. The classifier stores both as one number, whose
 /// highest bit is the fallback.

@@ -9,10 +9,11 @@
 
 use csp_config::{Problems, nearest};
 use csp_handlers::{OUTPUTS_MAX, STAGES_MAX};
+use csp_types::options::FullQueue;
 use serde::{Deserialize, Serialize};
 
 use crate::Policy;
-use crate::channels::{Channel, FullQueue, Pattern, UnknownFormat};
+use crate::channels::{Channel, Pattern, UnknownFormat};
 use crate::contexts::number_of;
 use crate::framing::Clients;
 use crate::paths::PathStage;

@@ -1,10 +1,10 @@
 //! Handlers that programs bring to a channel by request: who may, and how much each may use.
 
 use csp_config::{Problems, number};
+use csp_types::options::OnStop;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::channels::Channel;
-use crate::handlers::OnStop;
 use crate::requests::{REQUESTED_MAX, Requests};
 
 /// Longest module that a policy may allow, in KiB.

@@ -1,6 +1,7 @@
 //! What a channel keeps for subscribers that join later.
 
 use csp_config::{Problems, number};
+use csp_types::options::LastValueKey;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::bounds::BLOCK_KIB;
@@ -43,23 +44,18 @@ impl From<Given> for LastValue {
     }
 }
 
-/// What distinguishes last values.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LastValueKey {
-    /// The first frame.
-    #[default]
-    Topic,
-    /// The first so many bytes of the message.
-    Bytes(#[serde(deserialize_with = "read_key_bytes")] u16),
-}
-
 impl LastValue {
     /// Notes what does not fit the channel.
     pub(super) fn check(&self, channel: &Channel, at: &str, problems: &mut Problems) {
         if channel.pattern == Pattern::Push {
             let message = "a channel with `pattern: push` has no last values".to_owned();
             problems.add(format!("{at}.last_value"), message);
+        }
+        if let LastValueKey::Bytes(bytes) = self.key
+            && !(1..=KEY_BYTES_MAX).contains(&bytes)
+        {
+            let message = format!("{bytes} is not a length in bytes; allowed is 1 to {KEY_BYTES_MAX}");
+            problems.add(format!("{at}.last_value.key.bytes"), message);
         }
         let most = channel.memory.max_mib << 9;
         if self.kib > most {
@@ -105,8 +101,4 @@ fn read_entries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32
 fn read_kib<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     let (least, most) = (BLOCK_KIB.into(), u64::from(CHANNEL_MIB_MAX) << 10);
     Ok(Some(number(deserializer, least, most, "a size in KiB")? as u32))
-}
-
-fn read_key_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
-    Ok(number(deserializer, 1, KEY_BYTES_MAX.into(), "a length in bytes")? as u16)
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use csp_config::{ip_address, number, port};
 use csp_types::PlacementKey;
+use csp_types::options::FullQueue;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::branches::FormatPath;
@@ -113,6 +114,11 @@ impl Channel {
     pub fn placement(&self) -> PlacementKey {
         PlacementKey::of_address((self.vip, self.port).into())
     }
+
+    /// Returns whether full queues of receivers hold publishers back.
+    pub fn holds_back(&self) -> bool {
+        self.pattern == Pattern::Push || self.queue.full == FullQueue::Block
+    }
 }
 
 /// How messages are distributed.
@@ -161,19 +167,6 @@ impl ReceiverQueue {
     fn is_default(&self) -> bool {
         *self == ReceiverQueue::default()
     }
-}
-
-/// What happens to a message for a subscriber whose queue is full.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum FullQueue {
-    /// It is dropped, as libzmq does.
-    #[default]
-    DropNewest,
-    /// The message that has waited longest is dropped.
-    DropOldest,
-    /// Publishers are held back.
-    Block,
 }
 
 /// A channel's share of a proxy worker's memory for messages.

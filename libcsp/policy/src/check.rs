@@ -10,7 +10,7 @@ use crate::{
     ACCESS_MAX, API_VERSION, DESTINATIONS_MAX, EGRESS_MAX, MEMBERS_MAX, POOL_MAX, SERVICE_NAME_LEN_MAX,
     SERVICES_MAX,
 };
-use crate::{CHANNELS_MAX, Channel, Egress, FullQueue, PROGRAMS_MAX, Pattern, Policy, Service};
+use crate::{CHANNELS_MAX, Channel, Egress, PROGRAMS_MAX, Policy, Service};
 
 impl Policy {
     /// Notes everything that makes the policy invalid.
@@ -136,8 +136,7 @@ pub(crate) fn check_channel(channel: &Channel, at: &str, problems: &mut Problems
             message,
         );
     }
-    let holds_back = channel.pattern == Pattern::Push || channel.queue.full == FullQueue::Block;
-    let (room, which) = match holds_back {
+    let (room, which) = match channel.holds_back() {
         true => {
             (memory.guaranteed_mib, "memory.guaranteed_mib, which a channel that holds back publishers needs")
         }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use csp_config::{Problems, number};
 use csp_types::Prefix;
+use csp_types::options::Overflow;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::check::{check_count, check_name};
@@ -132,26 +133,13 @@ pub struct FlowQueue {
     #[serde(deserialize_with = "read_kib")]
     pub kib: u64,
     /// What becomes of a message that finds it full. Pushers are always held back.
-    pub full: FlowFull,
+    pub full: Overflow,
 }
 
 impl Default for FlowQueue {
     fn default() -> Self {
-        FlowQueue { messages: 256, kib: 4_096, full: FlowFull::default() }
+        FlowQueue { messages: 256, kib: 4_096, full: Overflow::default() }
     }
-}
-
-/// What becomes of a message whose flow's queue is full.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum FlowFull {
-    /// It is dropped.
-    #[default]
-    DropNewest,
-    /// Those that have waited longest are dropped.
-    DropOldest,
-    /// Its publisher is held back.
-    Hold,
 }
 
 impl Flow {
@@ -220,7 +208,7 @@ impl Flow {
                     format!("{name:?} passes messages to servers; flows are of channels without `pool`");
                 problems.add(format!("{at}.match.channel"), message);
             }
-            Some(known) if known.pattern == Pattern::Push && self.queue.full == FlowFull::DropOldest => {
+            Some(known) if known.pattern == Pattern::Push && self.queue.full == Overflow::DropOldest => {
                 let message =
                     format!("nothing of {name:?}, a channel with `pattern: push`, is dropped; write hold");
                 problems.add(format!("{at}.queue.full"), message);

@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 
 use csp_config::{Problems, number, port};
+use csp_types::options::{ByteOrder, FullQueue};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::channels::{Channel, FullQueue, Pattern};
+use super::channels::{Channel, Pattern};
 use super::check::check_count;
 use super::{Backlog, POOL_MAX, PoolMember, Service};
 
@@ -43,24 +44,13 @@ pub struct LengthHeader {
     pub bytes: u8,
     /// Its byte order.
     #[serde(default)]
-    pub order: LengthOrder,
+    pub order: ByteOrder,
     /// Length of the header in bytes; absent: it ends with the length field.
     #[serde(default, deserialize_with = "some_header_len", skip_serializing_if = "Option::is_none")]
     pub header: Option<u8>,
     /// What the length counts.
     #[serde(default)]
     pub counts: LengthCounts,
-}
-
-/// Byte order of a length field.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LengthOrder {
-    /// The first byte is the most significant one.
-    #[default]
-    Big,
-    /// The last byte is the most significant one.
-    Little,
 }
 
 /// What a length field counts.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use csp_config::Problems;
+use csp_types::options::OnStop;
 use serde::{Deserialize, Serialize};
 
 use crate::Policy;
@@ -24,20 +25,6 @@ pub struct SuppliedHandler {
     /// What becomes of a message for which the module was stopped, and of those after it.
     #[serde(default)]
     pub on_stop: OnStop,
-}
-
-/// What happens when a module was stopped because it trapped, ran too long, or asked for too much.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OnStop {
-    /// The module is started again, after a pause that grows each time. Messages that come meanwhile are given up and counted. After 16
-    /// stops it is `End`; a module that has run for a minute since is forgiven.
-    #[default]
-    Restart,
-    /// Messages pass by the handler from then on. The one that stopped it is given up.
-    Pass,
-    /// Messages are given up here from then on, and counted.
-    End,
 }
 
 impl SuppliedHandler {

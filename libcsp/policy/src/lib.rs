@@ -38,6 +38,7 @@ use std::net::IpAddr;
 use csp_config::{
     ConfigError, Problems, ip_address, number, parse_checked, port, serde_node_id, serde_prefixes,
 };
+use csp_types::options::{CongestionControl, EcnMode};
 use csp_types::{NodeId, Prefix, ProgramName};
 use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
@@ -45,28 +46,24 @@ use sha2::{Digest, Sha256};
 pub use access::{ACCESS_MAX, AccessRule, AccessTarget, PortRange, SUBJECTS_MAX, Subject};
 pub use branches::{FormatPath, OUTLETS_MAX, StageOutput, stages};
 pub use brought_handlers::BroughtHandlers;
-pub use channel_options::{KEY_BYTES_MAX, LAST_VALUES_MAX, LastValue, LastValueKey};
-pub use channels::{CHANNELS_MAX, Channel, ChannelMemory, FullQueue, Pattern, ReceiverQueue, UnknownFormat};
+pub use channel_options::{KEY_BYTES_MAX, LAST_VALUES_MAX, LastValue};
+pub use channels::{CHANNELS_MAX, Channel, ChannelMemory, Pattern, ReceiverQueue, UnknownFormat};
 pub use check::check_name;
 pub use contexts::GContext;
 pub use curve::{CURVE_CLIENTS_MAX, Curve, CurveClient, Permission};
-pub use flows::{DEFAULT_FLOW, FLOWS_MAX, Flow, FlowContexts, FlowFull, FlowMatch, FlowQueue, FlowReserve};
+pub use flows::{DEFAULT_FLOW, FLOWS_MAX, Flow, FlowContexts, FlowMatch, FlowQueue, FlowReserve};
 pub use formats::{CHANNEL_FORMATS_MAX, ChannelTime, FORMAT_LEN_MAX, FORMATS_MAX, Format, TimeUnit};
 pub use framing::{
-    CHANNEL_PORTS_MAX, ChannelPort, Clients, Framing, Headers, LengthCounts, LengthHeader, LengthOrder,
-    SOFH_ENCODING, SOFH_LEN,
+    CHANNEL_PORTS_MAX, ChannelPort, Clients, Framing, Headers, LengthCounts, LengthHeader, SOFH_ENCODING,
+    SOFH_LEN,
 };
-pub use handlers::{OnStop, SUPPLIED_MAX, SuppliedHandler};
-pub use link::{
-    Adapt, FlowMonitor, FlowTrigger, Limit, Link, LinkScheme, LinkShare, MonitorMode, TriggerAction,
-    TriggerWhen,
-};
+pub use handlers::{SUPPLIED_MAX, SuppliedHandler};
+pub use link::{Adapt, FlowMonitor, FlowTrigger, Limit, Link, LinkShare, TriggerAction, TriggerWhen};
 pub use paths::{GivenUp, PathStage, StagePlacement};
 pub use plugin_hosts::{PLUGIN_HOSTS_MAX, PluginHost};
 pub use plugin_places::{PluginLevel, PluginPlacement};
 pub use plugins::{
-    DRIVER_PLUGINS_MAX, OUTPUTS_MAX, PACKET_RULES_MAX, PLUGINS_MAX, PacketPlugin, PacketRule, RuleFallback,
-    plugin_manager,
+    DRIVER_PLUGINS_MAX, OUTPUTS_MAX, PACKET_RULES_MAX, PLUGINS_MAX, PacketPlugin, PacketRule, plugin_manager,
 };
 pub use queries::{
     MESSAGE_KIB, QUERIES_MAX, QUERY_KIB_MAX, QUERY_ROWS_MAX, QUERY_WAITING_MAX, Query, QueryLimits, RowFormat,
@@ -229,9 +226,9 @@ pub struct PoolMember {
 #[serde(deny_unknown_fields, default)]
 pub struct TcpOptions {
     /// Congestion control.
-    pub congestion: Congestion,
+    pub congestion: CongestionControl,
     /// Explicit congestion notification (RFC 3168).
-    pub ecn: EcnPolicy,
+    pub ecn: EcnMode,
     /// Whether data leaves at the rate of congestion control instead of a window at once.
     pub pacing: bool,
     /// Idle seconds before keepalive probes (RFC 9293 §3.8.4); 0 turns them off.
@@ -249,39 +246,14 @@ pub struct TcpOptions {
 impl Default for TcpOptions {
     fn default() -> Self {
         TcpOptions {
-            congestion: Congestion::Cubic,
-            ecn: EcnPolicy::Passive,
+            congestion: CongestionControl::Cubic,
+            ecn: EcnMode::Passive,
             pacing: true,
             keepalive_s: 7200,
             user_timeout_s: 0,
             mss: None,
         }
     }
-}
-
-/// Congestion control algorithms.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Congestion {
-    /// RFC 5681 with RFC 6582.
-    Newreno,
-    /// RFC 9438.
-    #[default]
-    Cubic,
-}
-
-/// Whether connections use explicit congestion notification.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum EcnPolicy {
-    /// Never.
-    Off,
-    /// Where the other side proposes it.
-    #[default]
-    Passive,
-    /// Proposed by the proxy as well, where it opens the connection: for egress. Connections that clients open to
-    /// services are as with `Passive`, since only the opening side can propose (RFC 3168 §6.1.1).
-    Active,
 }
 
 /// Where applications' own connections to some destinations come from.

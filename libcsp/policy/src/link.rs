@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use csp_config::{Problems, number, serde_node_id};
 use csp_types::NodeId;
+use csp_types::options::{MonitorMode, Scheme};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Policy;
@@ -32,8 +33,8 @@ pub struct Link {
     #[serde(default = "quantum_kib", deserialize_with = "read_quantum")]
     pub quantum_kib: u32,
     /// How flows share it.
-    #[serde(default)]
-    pub scheme: LinkScheme,
+    #[serde(default = "par")]
+    pub scheme: Scheme,
     /// Contexts in which messages of flows pass the paths of their channels, by the same scheme. Without, paths come before flows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contexts: Option<FlowContexts>,
@@ -60,23 +61,6 @@ pub struct LinkShare {
     pub mbps: u64,
 }
 
-/// How flows share the link.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum LinkScheme {
-    /// Round robin, by bytes.
-    Rr,
-    /// Equal parts, used or not.
-    Eas,
-    /// What each flow reserves, used or not; the rest by priority among those that reserve nothing.
-    Sa,
-    /// The highest priority that has messages.
-    Pa,
-    /// What flows reserve first, then by priority.
-    #[default]
-    Par,
-}
-
 /// How flows are watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -93,23 +77,8 @@ pub struct FlowMonitor {
 
 impl Default for FlowMonitor {
     fn default() -> Self {
-        FlowMonitor { mode: MonitorMode::default(), every_us: 0, window_ms: 10 }
+        FlowMonitor { mode: MonitorMode::Flows, every_us: 0, window_ms: 10 }
     }
-}
-
-/// What is metered. Counters always run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum MonitorMode {
-    /// Nothing; triggers do not fire.
-    Off,
-    /// Lengths of queues.
-    Queues,
-    /// Those, and rates and delays of each priority.
-    Priorities,
-    /// Those, and rates and delays of each flow.
-    #[default]
-    Flows,
 }
 
 /// A condition and what follows from it.
@@ -185,7 +154,7 @@ pub struct TriggerAction {
     pub priority: Option<u8>,
     /// Switches the link's scheme.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub scheme: Option<LinkScheme>,
+    pub scheme: Option<Scheme>,
     /// Logs an event of this name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<String>,
@@ -226,7 +195,7 @@ impl Link {
         format!(
             "{mbps} Mb/s{}, {} {quantum_kib} KiB{contexts}, watches {:?} every {} us in {} ms{}{adapt}",
             shares.concat(),
-            scheme.name(),
+            scheme.abbreviation(),
             monitor.mode,
             monitor.every_us,
             monitor.window_ms,
@@ -261,19 +230,6 @@ impl Link {
     }
 }
 
-impl LinkScheme {
-    /// Returns the paper's abbreviation.
-    pub fn name(self) -> &'static str {
-        match self {
-            LinkScheme::Rr => "RR",
-            LinkScheme::Eas => "EAS",
-            LinkScheme::Sa => "SA",
-            LinkScheme::Pa => "PA",
-            LinkScheme::Par => "PAR",
-        }
-    }
-}
-
 impl Adapt {
     fn check(&self, known: &HashSet<&str>, link: &Link, problems: &mut Problems) {
         check_flow(Some(&self.flow), known, "link.adapt.flow", problems);
@@ -281,8 +237,9 @@ impl Adapt {
             let message = format!("{} is not below surge_mbps, {}", self.ebb_mbps, self.surge_mbps);
             problems.add("link.adapt.ebb_mbps", message);
         }
-        if link.scheme != LinkScheme::Rr {
-            let message = format!("{} is not what adaptation begins with; write RR", link.scheme.name());
+        if link.scheme != Scheme::RoundRobin {
+            let message =
+                format!("{} is not what adaptation begins with; write RR", link.scheme.abbreviation());
             problems.add("link.scheme", message);
         }
         if link.monitor.mode != MonitorMode::Flows {
@@ -371,6 +328,10 @@ fn check_flow(flow: Option<&String>, known: &HashSet<&str>, at: &str, problems: 
         }
         Some(_) => {}
     }
+}
+
+const fn par() -> Scheme {
+    Scheme::PriorityAwareReserved
 }
 
 const fn quantum_kib() -> u32 {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use csp_config::{Problems, serde_node_id};
+use csp_plugins::Level;
 use csp_types::NodeId;
 use serde::{Deserialize, Serialize};
 
@@ -82,16 +83,16 @@ pub(super) fn check(policy: &Policy, problems: &mut Problems) {
     for (at, plugin) in policy.plugins.iter().enumerate() {
         let field = format!("plugins[{at}].context");
         match (plugin.level, &plugin.context) {
-            (PluginLevel::Fixed(3), None) => {
+            (PluginLevel::Fixed(Level::Host), None) => {
                 problems.add(
                     format!("plugins[{at}].level"),
                     "3 needs `context`: the name of one of plugin_hosts",
                 );
             }
-            (PluginLevel::Fixed(3), Some(name)) if !names.contains_key(name.as_str()) => {
+            (PluginLevel::Fixed(Level::Host), Some(name)) if !names.contains_key(name.as_str()) => {
                 problems.add(field, format!("{name:?} is not among the policy's plugin_hosts"));
             }
-            (PluginLevel::Fixed(3), _) | (_, None) => {}
+            (PluginLevel::Fixed(Level::Host), _) | (_, None) => {}
             (level, Some(_)) => {
                 problems.add(field, format!("is for level 3 alone; this plug-in is at level {level}"));
             }

@@ -19,22 +19,22 @@ const HOLD_MAX_S: u32 = 3_600;
 /// Where a packet plug-in runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PluginLevel {
-    /// 1 in the driver, 2 in the network nodes' workers, 3 on an attached host.
-    Fixed(u8),
+    /// There, on every network node.
+    Fixed(Level),
     /// Each network node chooses between 1 and 2.
     Auto,
 }
 
 impl Default for PluginLevel {
     fn default() -> Self {
-        PluginLevel::Fixed(Level::Worker as u8)
+        PluginLevel::Fixed(Level::default())
     }
 }
 
 impl fmt::Display for PluginLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PluginLevel::Fixed(level) => write!(f, "{level}"),
+            PluginLevel::Fixed(level) => write!(f, "{}", *level as u8),
             PluginLevel::Auto => f.write_str("auto"),
         }
     }
@@ -46,7 +46,7 @@ impl FromStr for PluginLevel {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "auto" => Ok(PluginLevel::Auto),
-            _ => text.parse().map(PluginLevel::Fixed).map_err(|_| {
+            _ => text.parse().ok().and_then(Level::from_number).map(PluginLevel::Fixed).ok_or_else(|| {
                 format!("{text} is no level; allowed is 1 (driver), 2 (workers), 3 (host) or auto")
             }),
         }
@@ -56,7 +56,7 @@ impl FromStr for PluginLevel {
 impl Serialize for PluginLevel {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            PluginLevel::Fixed(level) => serializer.serialize_u8(*level),
+            PluginLevel::Fixed(level) => serializer.serialize_u8(*level as u8),
             PluginLevel::Auto => serializer.serialize_str("auto"),
         }
     }
@@ -91,7 +91,7 @@ impl<'de> Deserialize<'de> for PluginLevel {
 impl PluginLevel {
     /// Returns whether it is this level.
     pub fn is(self, level: Level) -> bool {
-        self == PluginLevel::Fixed(level as u8)
+        self == PluginLevel::Fixed(level)
     }
 
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -99,10 +99,10 @@ impl PluginLevel {
         *self == PluginLevel::default()
     }
 
-    /// The level of the policy's own; where nodes choose, and where it is none, that at which instances begin.
+    /// Returns the level of the policy; where nodes choose, that at which instances begin.
     pub(super) fn fixed(self) -> Level {
         match self {
-            PluginLevel::Fixed(level) => Level::from_number(level).unwrap_or_default(),
+            PluginLevel::Fixed(level) => level,
             PluginLevel::Auto => Level::default(),
         }
     }
@@ -142,13 +142,6 @@ impl PacketPlugin {
     }
 
     pub(super) fn check_level(&self, at: usize, problems: &mut Problems) {
-        if let PluginLevel::Fixed(level) = self.level
-            && Level::from_number(level).is_none()
-        {
-            let message =
-                format!("{level} is no level; allowed is 1 (driver), 2 (workers), 3 (host) or auto");
-            problems.add(format!("plugins[{at}].level"), message);
-        }
         if self.level != PluginLevel::Auto {
             let given = [("expects", self.expects.is_some()), ("place", self.place.is_some())];
             for (field, _) in given.iter().filter(|(_, given)| *given) {

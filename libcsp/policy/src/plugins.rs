@@ -72,18 +72,7 @@ pub struct PacketRule {
     pub plugin: String,
     /// What happens to its packets while the plug-in's environment does not run.
     #[serde(default)]
-    pub fallback: RuleFallback,
-}
-
-/// What happens to packets without their plug-in.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RuleFallback {
-    /// They are routed.
-    #[default]
-    Pass,
-    /// They are dropped.
-    Drop,
+    pub fallback: Fallback,
 }
 
 const fn default_priority() -> u32 {
@@ -118,29 +107,27 @@ impl PacketRule {
     pub fn text(&self) -> String {
         let conditions =
             if self.conditions.is_empty() { String::new() } else { format!(" {}", self.conditions) };
-        let fallback = if self.fallback == RuleFallback::Drop { " fallback drop" } else { "" };
+        let fallback = if self.fallback == Fallback::Drop { " fallback drop" } else { "" };
         format!("{} prio {}{conditions} plugin {}{fallback}", self.name, self.priority, self.plugin)
     }
 
     /// Makes a rule of what [`csp_plugins::text::parse_rule`] has read.
     pub fn from_text(rule: csp_plugins::text::RuleText) -> Self {
-        let fallback = match rule.fallback {
-            Fallback::Pass => RuleFallback::Pass,
-            Fallback::Drop => RuleFallback::Drop,
-        };
         let conditions = MatchText(&rule.fields).to_string();
-        PacketRule { name: rule.name, priority: rule.priority, conditions, plugin: rule.instance, fallback }
+        PacketRule {
+            name: rule.name,
+            priority: rule.priority,
+            conditions,
+            plugin: rule.instance,
+            fallback: rule.fallback,
+        }
     }
 
     fn desired(&self) -> Result<DesiredRule, String> {
         let words: Vec<&str> = self.conditions.split_whitespace().collect();
         let fields = parse_match(&words).map_err(|error| error.to_string())?;
-        let fallback = match self.fallback {
-            RuleFallback::Pass => Fallback::Pass,
-            RuleFallback::Drop => Fallback::Drop,
-        };
         let (name, instance) = (self.name.clone(), self.plugin.clone());
-        Ok(DesiredRule { name, priority: self.priority, fields, instance, fallback })
+        Ok(DesiredRule { name, priority: self.priority, fields, instance, fallback: self.fallback })
     }
 }
 
@@ -295,6 +282,8 @@ fn rule_field_of(error: &csp_plugins::ManagerError) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use csp_plugins::Level;
+
     use super::PluginLevel;
     use crate::Policy;
 
@@ -342,9 +331,9 @@ rules:
         let policy = Policy::parse_yaml(&text, "p.yaml").unwrap();
         assert_eq!(
             (policy.plugins[0].level, policy.plugins[2].level),
-            (PluginLevel::Fixed(2), PluginLevel::Fixed(1))
+            (PluginLevel::Fixed(Level::Worker), PluginLevel::Fixed(Level::Driver))
         );
-        assert_eq!(policy.packet_plugins().instances[2].level, csp_plugins::Level::Driver);
+        assert_eq!(policy.packet_plugins().instances[2].level, Level::Driver);
         assert_eq!(Policy::from_json(&policy.to_json(), "p.json").unwrap(), policy);
         assert_eq!(policy.to_json().matches("level").count(), 1, "the default is left out");
         let before = Policy::parse_yaml(PLUGINS, "p.yaml").unwrap();

@@ -4,9 +4,10 @@ use std::net::IpAddr;
 
 use csp_config::{Problems, ip_address, number, port};
 use csp_handlers::CONTEXTS_MAX;
+use csp_types::options::FullQueue;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::channels::{Channel, ChannelMemory, FullQueue, Pattern, ReceiverQueue};
+use crate::channels::{Channel, ChannelMemory, Pattern, ReceiverQueue};
 use crate::check::{check_channel, check_count};
 use crate::framing::is_default;
 use crate::paths::{context_of, first_context};

@@ -1,6 +1,7 @@
 //! Tests of the policy schema: what is accepted, and the exact words for what is not.
 
 use csp_types::longest_match;
+use csp_types::options::{FullQueue, LastValueKey};
 
 use super::*;
 
@@ -256,7 +257,7 @@ fn egress_connections_have_options_of_their_own() {
     let text = GOOD.replace("[10.76.0.0/24]}", "[10.76.0.0/24], tcp: {ecn: active}}");
     let new = Policy::parse_yaml(&text, "p.yaml").unwrap();
     assert_eq!(good().egress[0].tcp, TcpOptions::default());
-    assert_eq!(new.egress[0].tcp, TcpOptions { ecn: EcnPolicy::Active, ..TcpOptions::default() });
+    assert_eq!(new.egress[0].tcp, TcpOptions { ecn: EcnMode::Active, ..TcpOptions::default() });
     assert_eq!(Policy::from_json(&new.to_json(), "json").unwrap(), new);
     let told = "+ egress 10.76.0.101 to 10.76.0.0/24 tcp.congestion Cubic tcp.ecn Active tcp.pacing true \
                 tcp.keepalive_s 7200 tcp.user_timeout_s 0";
@@ -446,6 +447,10 @@ fn channels_can_keep_last_values_and_number_messages() {
         (
             "last_value: {entries: 0}",
             "channels[0].last_value.entries: 0 is not a number of keys; allowed is 1 to 1048576",
+        ),
+        (
+            "last_value: {key: {bytes: 2049}}",
+            "channels[0].last_value.key.bytes: 2049 is not a length in bytes; allowed is 1 to 2048",
         ),
         (
             "last_value: {kib: 40000}",

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Instant as Clock;
 
 use csp_handlers::{Call, Emit, FormatId, Full, Handler, Message, Place, Port, State, builtin::Forward};
-use csp_sandbox::{Backoff, Confinement, Engine, Finally, Limits, Module, NoFields, OnStop, Supplied};
+use csp_sandbox::{
+    Backoff, Confinement, Engine, Finally, Limits, Module, NoFields, OnStop, StopPolicy, Supplied,
+};
 use csp_types::{Duration, Instant};
 
 /// A message of 600 bytes in one slice, and an output that counts.
@@ -208,7 +210,7 @@ fn stops(engine: &Engine) {
         ("stopped: trap at once", text(NONE, "", "", "unreachable")),
     ] {
         let module = compile(engine, &module);
-        let on_stop = OnStop::Restart(always, Finally::PassBy);
+        let on_stop = StopPolicy::Restart(always, Finally::PassBy);
         let started = Supplied::new(&module, Arc::new(NoFields), on_stop, "");
         let mut handler = started.expect("there is room");
         let (mut state, mut sink) = (State::new(&handler.needs()), Sink { bytes: [7; 600], emitted: 0 });

@@ -16,7 +16,7 @@
 //! | a module that was checked and compiled | [`Module`], [`Declaration`], [`ModuleError`] |
 //! | one running instance as a handler | [`Supplied`], [`Report`] |
 //! | why an instance was stopped | [`Stopped`], [`Reason`] |
-//! | what happens then | [`OnStop`], [`Supervisor`] |
+//! | what happens then | [`OnStop`], [`StopPolicy`], [`Supervisor`] |
 //! | a module that runs in another program, and the formats that are sent along | [`Described`], [`encode_formats`] |
 //! | supplied packet plug-ins, by an ABI of their own | [`packets`] |
 //! | where fields lie, for modules that serve several formats | [`Fields`], [`FieldAt`] |
@@ -38,6 +38,8 @@ mod stopped;
 mod supervisor;
 mod supplied;
 
+pub use csp_types::options::OnStop;
+
 pub use abi::{Declaration, StateKind};
 pub use described::Described;
 pub use engine::{AdmissionError, Confinement, Engine, Limits, Trial, Usage, compiles};
@@ -46,5 +48,5 @@ pub use format_texts::{FormatsError, encode as encode_formats};
 pub use module::{Module, ModuleError, Sha256};
 pub use report::{Report, ReportStatus};
 pub use stopped::{Reason, Stopped};
-pub use supervisor::{Backoff, Finally, Gate, OnStop, Supervisor};
+pub use supervisor::{Backoff, Finally, Gate, StopPolicy, Supervisor};
 pub use supplied::{StartError, Supplied};

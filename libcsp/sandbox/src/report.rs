@@ -129,12 +129,7 @@ impl Report {
         let mut stops = [0; Reason::ALL.len()];
         stops.iter_mut().zip(&self.stops).for_each(|(to, count)| *to = load(count));
         Reported {
-            standing: match self.state.load(Ordering::Relaxed) {
-                0 => Standing::Running,
-                1 => Standing::Waiting,
-                2 => Standing::PassedBy,
-                _ => Standing::Ended,
-            },
+            standing: Standing::from_u8(self.state.load(Ordering::Relaxed)).unwrap_or(Standing::Ended),
             calls: load(&self.calls),
             fuel: load(&self.fuel),
             fuel_max: load(&self.fuel_max),

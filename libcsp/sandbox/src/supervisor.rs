@@ -8,6 +8,7 @@
 //!      └─ stopped, none left (or the policy has none) ─▶ PassedBy or Ended, until it is replaced
 //! ```
 
+use csp_types::options::OnStop;
 use csp_types::{Duration, Instant};
 
 /// How long a module waits to be restarted.
@@ -44,18 +45,23 @@ pub enum Finally {
     EndPath,
 }
 
-/// The policy for modules that were stopped.
+/// The action after a module was stopped, with the times of its restarts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum OnStop {
+pub enum StopPolicy {
     /// It is restarted. Messages that come while it waits are given up; a path with `passes_faults` lets them go on as they are.
     Restart(Backoff, Finally),
     /// It is not.
     Finally(Finally),
 }
 
-impl Default for OnStop {
-    fn default() -> Self {
-        OnStop::Restart(Backoff::default(), Finally::default())
+impl From<OnStop> for StopPolicy {
+    fn from(on_stop: OnStop) -> Self {
+        match on_stop {
+            // A handler that keeps something from leaving must not be bypassed.
+            OnStop::Restart => StopPolicy::Restart(Backoff::default(), Finally::EndPath),
+            OnStop::Pass => StopPolicy::Finally(Finally::PassBy),
+            OnStop::End => StopPolicy::Finally(Finally::EndPath),
+        }
     }
 }
 
@@ -85,7 +91,7 @@ enum Phase {
 /// Decides what happens after a module was stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Supervisor {
-    policy: OnStop,
+    policy: StopPolicy,
     phase: Phase,
     /// Stops since it was last forgiven.
     stops: u32,
@@ -94,7 +100,7 @@ pub struct Supervisor {
 impl Supervisor {
     /// A module that has been started.
     #[must_use]
-    pub fn new(policy: OnStop) -> Self {
+    pub fn new(policy: StopPolicy) -> Self {
         Supervisor { policy, phase: Phase::Running { since: Instant::ZERO }, stops: 0 }
     }
 
@@ -124,8 +130,8 @@ impl Supervisor {
     /// Records that the module was stopped, or could not be restarted. Returns what is to be done with later messages.
     pub fn on_stop(&mut self, now: Instant) -> Gate {
         let finally = match self.policy {
-            OnStop::Finally(finally) => finally,
-            OnStop::Restart(backoff, finally) => {
+            StopPolicy::Finally(finally) => finally,
+            StopPolicy::Restart(backoff, finally) => {
                 if let Phase::Running { since } = self.phase
                     && self.stops > 0
                     && now.saturating_since(since) >= backoff.forgiven_after
@@ -167,7 +173,7 @@ mod tests {
     #[test]
     fn a_module_waits_longer_each_time_and_is_given_up_at_last() {
         for (finally, gate) in [(Finally::PassBy, Gate::PassBy), (Finally::EndPath, Gate::End)] {
-            let mut supervisor = Supervisor::new(OnStop::Restart(BACKOFF, finally));
+            let mut supervisor = Supervisor::new(StopPolicy::Restart(BACKOFF, finally));
             let mut now = 5;
             for wait in [10, 20, 35, 35] {
                 assert_eq!(supervisor.on_stop(at(now)), Gate::Wait(at(now + wait)));
@@ -184,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_module_that_has_run_for_long_is_forgiven() {
-        let mut supervisor = Supervisor::new(OnStop::Restart(BACKOFF, Finally::PassBy));
+        let mut supervisor = Supervisor::new(StopPolicy::Restart(BACKOFF, Finally::PassBy));
         supervisor.on_stop(at(0));
         supervisor.on_restart(at(10));
         assert_eq!(supervisor.on_stop(at(1_009)), Gate::Wait(at(1_029)));
@@ -194,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_restart_that_fails_counts_as_a_stop() {
-        let mut supervisor = Supervisor::new(OnStop::Restart(BACKOFF, Finally::PassBy));
+        let mut supervisor = Supervisor::new(StopPolicy::Restart(BACKOFF, Finally::PassBy));
         supervisor.on_stop(at(0));
         assert_eq!(supervisor.gate(at(10)), Gate::Restart);
         assert_eq!(supervisor.on_stop(at(10)), Gate::Wait(at(30)));
@@ -202,7 +208,7 @@ mod tests {
 
     #[test]
     fn without_restarts_the_policy_has_one_word() {
-        assert_eq!(Supervisor::new(OnStop::Finally(Finally::PassBy)).on_stop(at(3)), Gate::PassBy);
-        assert_eq!(Supervisor::new(OnStop::Finally(Finally::EndPath)).on_stop(at(3)), Gate::End);
+        assert_eq!(Supervisor::new(StopPolicy::Finally(Finally::PassBy)).on_stop(at(3)), Gate::PassBy);
+        assert_eq!(Supervisor::new(StopPolicy::Finally(Finally::EndPath)).on_stop(at(3)), Gate::End);
     }
 }

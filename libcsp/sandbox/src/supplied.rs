@@ -17,7 +17,7 @@ use crate::instance::{Instance, Returned};
 use crate::module::{Module, Sha256};
 use crate::report::Report;
 use crate::stopped::{Reason, Stopped};
-use crate::supervisor::{Gate, OnStop, Supervisor};
+use crate::supervisor::{Gate, StopPolicy, Supervisor};
 
 /// Why a module does not become a handler.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -60,7 +60,7 @@ impl Supplied {
     pub fn new(
         module: &Arc<Module>,
         fields: Arc<dyn Fields>,
-        on_stop: OnStop,
+        on_stop: impl Into<StopPolicy>,
         parameters: &str,
     ) -> Result<Self, StartError> {
         let room = module.engine.admit(module.memory_reserved())?;
@@ -78,7 +78,7 @@ impl Supplied {
             parameters,
             fields,
             formats,
-            supervisor: Supervisor::new(on_stop),
+            supervisor: Supervisor::new(on_stop.into()),
             report: Arc::default(),
             fuel: None,
             _room: room,

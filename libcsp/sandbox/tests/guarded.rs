@@ -11,7 +11,7 @@ use std::time::{Duration, Instant as Wall};
 
 use common::{FakePort, Fixture, with};
 use csp_handlers::Stop;
-use csp_sandbox::{Backoff, Confinement, Engine, Finally, Limits, OnStop, Reason};
+use csp_sandbox::{Backoff, Confinement, Engine, Finally, Limits, OnStop, Reason, StopPolicy};
 use csp_vi::{Completion, Event, Provider, ViAddress, ViConfig, ViId};
 
 const ROLE: &str = "CSP_SANDBOX_ROLE";
@@ -69,7 +69,7 @@ fn run_hostile(engine: &Engine, mut between: impl FnMut()) {
     };
     let mut good = Fixture::new(engine, &common::no_op(), OnStop::default(), "");
     for (text, reason) in hostile() {
-        let mut it = Fixture::new(engine, &text, OnStop::Restart(at_once, Finally::EndPath), "");
+        let mut it = Fixture::new(engine, &text, StopPolicy::Restart(at_once, Finally::EndPath), "");
         for round in 0..2 {
             let mut port = FakePort::new(b"message");
             let stopped = it.send(&mut port, round);

@@ -7,8 +7,8 @@ mod common;
 use common::{FakePort, Fixture, compile, declaration, engine, no_op, with};
 use csp_handlers::Stop;
 use csp_sandbox::{
-    Backoff, Engine, Finally, Limits, Module, ModuleError, NoFields, OnStop, Reason, StartError, Stopped,
-    Supplied,
+    Backoff, Engine, Finally, Limits, Module, ModuleError, NoFields, OnStop, Reason, StartError, StopPolicy,
+    Stopped, Supplied,
 };
 use csp_types::Duration;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn stopped(limits: Limits, imports: &str, rest: &str, body: &str, reason: Reason
             {body})"#,
         declaration([40, 1, 1000, 0, 0, 0, 1, 8, 1, 0]),
     ));
-    let mut it = Fixture::new(&engine, &text, OnStop::Finally(Finally::EndPath), "");
+    let mut it = Fixture::new(&engine, &text, StopPolicy::Finally(Finally::EndPath), "");
     it.state.set_number(0, 77);
     let report = it.handler.report();
     let mut port = FakePort::new(b"message");
@@ -325,7 +325,7 @@ fn a_module_is_restarted_with_back_off_and_keeps_its_state_block() {
     let millis = Duration::from_millis;
     let backoff =
         Backoff { first: millis(10), most: millis(100), forgiven_after: millis(1000), restarts_max: 2 };
-    let mut it = Fixture::new(&engine, &text, OnStop::Restart(backoff, Finally::PassBy), "");
+    let mut it = Fixture::new(&engine, &text, StopPolicy::Restart(backoff, Finally::PassBy), "");
     let report = it.handler.report();
     let (good, bad) = (&mut FakePort::new(b"good"), &mut FakePort::new(b"b"));
     assert_eq!(it.send(good, 0), Ok(()));

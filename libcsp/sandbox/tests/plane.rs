@@ -11,7 +11,7 @@ use csp_messages::{
     Budget, ChannelConfig, ChannelId, ChannelKind, HashKey, MessagePlane, PathId, PathSpec, PathState,
     PeerId, PlaneConfig, PoolConfig, PublishError, QueueLimits, Role, StageMaker, SubscriptionsConfig,
 };
-use csp_sandbox::{Engine, Finally, Limits, Module, NoFields, OnStop, Reason, Report, Supplied};
+use csp_sandbox::{Engine, Finally, Limits, Module, NoFields, OnStop, Reason, Report, StopPolicy, Supplied};
 use csp_support::Random;
 use csp_types::Instant;
 
@@ -144,7 +144,7 @@ fn in_memory(letter: &str) -> String {
     ))
 }
 
-fn start(module: &Arc<Module>, on_stop: OnStop) -> (Supplied, Arc<Report>) {
+fn start(module: &Arc<Module>, on_stop: impl Into<StopPolicy>) -> (Supplied, Arc<Report>) {
     let handler = Supplied::new(module, Arc::new(NoFields), on_stop, "").unwrap();
     let report = handler.report();
     (handler, report)
@@ -197,7 +197,7 @@ fn a_hostile_module_costs_its_own_channel_its_messages_and_no_other() {
     for (finally, arrive) in [(Finally::EndPath, 0), (Finally::PassBy, 499)] {
         let (mut world, mut random) = (World::new(2), Random::new(3));
         assert!(world.place(0, start(&good, OnStop::default()).0));
-        let (handler, report) = start(&hostile, OnStop::Finally(finally));
+        let (handler, report) = start(&hostile, StopPolicy::Finally(finally));
         assert!(world.place(1, handler));
         for number in 0..500u16 {
             world.publish(&mut random, 0, &number.to_le_bytes());

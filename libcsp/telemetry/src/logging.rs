@@ -5,15 +5,7 @@ use std::cell::Cell;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Format of log lines.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum LogFormat {
-    /// One readable line per event.
-    #[default]
-    Text,
-    /// One JSON object per line.
-    Json,
-}
+pub use csp_types::options::LogFormat;
 
 /// Why logging could not be started.
 #[derive(Debug, thiserror::Error)]

@@ -13,6 +13,7 @@ pub mod grant;
 mod id;
 mod label;
 pub mod limits;
+pub mod options;
 mod owned;
 mod placement;
 mod prefix;

@@ -16,9 +16,9 @@
 
 mod supply;
 
-pub use supply::{
-    Hash, OBJECT_LEN_MAX, OnStop, PART_LEN_MAX, Report, ReportNumbers, STOP_REASONS, Standing, Supply,
-};
+pub use supply::{Hash, OBJECT_LEN_MAX, PART_LEN_MAX, Report, ReportNumbers, STOP_REASONS, Supply};
+
+use csp_types::options::Standing;
 
 use crate::WireError;
 
@@ -439,7 +439,7 @@ impl Header {
         let (why, numbers) = body.split_at_checked(len).ok_or(wrong)?;
         let why = core::str::from_utf8(why).map_err(|_| wrong)?;
         let numbers = numbers.try_into().map_err(|_| wrong)?;
-        let standing = Standing::of(self.own[0]).ok_or(wrong)?;
+        let standing = u8::try_from(self.own[0]).ok().and_then(Standing::from_u8).ok_or(wrong)?;
         Ok(Record::Report { place: self.place, standing, numbers, why })
     }
 }

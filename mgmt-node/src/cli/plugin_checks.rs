@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use clap::Args;
+use csp_plugins::Level;
 use csp_policy::{PacketPlugin, PluginLevel, PluginPlacement};
 use csp_types::Prefix;
 
@@ -10,7 +11,7 @@ use super::error::CliError;
 
 /// What a move to a level costs, if it costs state that operators have made.
 pub(super) fn lost_by_move(plugin: &PacketPlugin, level: PluginLevel) -> Option<String> {
-    let host = PluginLevel::Fixed(3);
+    let host = PluginLevel::Fixed(Level::Host);
     let crosses = (plugin.level == host) != (level == host);
     (crosses && plugin.module == "block-list").then(|| {
         format!(
@@ -83,10 +84,14 @@ mod tests {
             context: None,
         };
         let warned = |from, to, module| lost_by_move(&at(from, module), PluginLevel::Fixed(to)).is_some();
-        assert!(warned(1, 3, "block-list") && warned(2, 3, "block-list") && warned(3, 2, "block-list"));
-        assert!(!warned(1, 2, "block-list") && !warned(3, 3, "block-list") && !warned(2, 3, "counter"));
-        assert!(lost_by_move(&at(3, "block-list"), PluginLevel::Auto).is_some());
-        assert!(lost_by_move(&at(1, "block-list"), PluginLevel::Auto).is_none());
+        use Level::{Driver, Host, Worker};
+        for (from, to) in [(Driver, Host), (Worker, Host), (Host, Worker)] {
+            assert!(warned(from, to, "block-list"), "from {from} to {to}");
+        }
+        assert!(!warned(Driver, Worker, "block-list") && !warned(Host, Host, "block-list"));
+        assert!(!warned(Worker, Host, "counter"));
+        assert!(lost_by_move(&at(Host, "block-list"), PluginLevel::Auto).is_some());
+        assert!(lost_by_move(&at(Driver, "block-list"), PluginLevel::Auto).is_none());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use csp_api::plugins::{CallBody, CallView, Environment, Instance, NodeAnswer, PluginsView, Row, Supplied};
-use csp_plugins::is_supplied;
+use csp_plugins::{Level, is_supplied};
 use csp_policy::{PacketPlugin, PluginLevel, Policy};
 
 use super::Context;
@@ -276,7 +276,7 @@ pub(super) async fn run(context: &Context, command: PluginCommand) -> Result<(),
 
 /// The plug-in host for a plug-in of this level: the one that was named, or the only one of the policy.
 fn host_of(policy: &Policy, level: PluginLevel, named: Option<String>) -> Result<Option<String>, CliError> {
-    if named.is_some() || level != PluginLevel::Fixed(3) {
+    if named.is_some() || level != PluginLevel::Fixed(Level::Host) {
         return Ok(named);
     }
     match policy.plugin_hosts.as_slice() {

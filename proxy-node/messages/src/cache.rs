@@ -15,20 +15,13 @@ use crate::list::{Links, List, NIL};
 use crate::pool::{MessageHandle, MessagePool};
 use crate::table::{HashKey, Table};
 
-/// Decides which messages have the same key: a later one replaces an earlier one with the same key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CacheKey {
-    /// The first frame, up to the longest topic: for messages of several frames.
-    Topic,
-    /// The first bytes of the message, at most as many as a block has.
-    Bytes(u16),
-}
+pub use csp_types::options::LastValueKey;
 
 /// Bounds of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheConfig {
     /// Selects the key of a message.
-    pub key: CacheKey,
+    pub key: LastValueKey,
     /// Largest number of keys, at least 1. A new subscription examines all of them.
     pub entries: u32,
     /// Memory of all messages in bytes, counted in whole blocks; part of the channel's budget.
@@ -126,8 +119,8 @@ impl LastValues {
     /// bytes.
     pub fn store(&mut self, pool: &mut MessagePool, handle: MessageHandle, topic_len: usize) {
         let key_len = match self.config.key {
-            CacheKey::Topic => topic_len,
-            CacheKey::Bytes(len) => usize::from(len),
+            LastValueKey::Topic => topic_len,
+            LastValueKey::Bytes(len) => usize::from(len),
         };
         let Some(info) = pool.info(handle) else { return };
         let blocks = pool.blocks_for(info.len);
@@ -216,7 +209,7 @@ mod tests {
     use crate::pool::{Budget, PoolConfig};
     use csp_types::Instant;
 
-    fn cache(key: CacheKey, entries: u32, bytes: u64) -> (MessagePool, LastValues) {
+    fn cache(key: LastValueKey, entries: u32, bytes: u64) -> (MessagePool, LastValues) {
         let mut pool = MessagePool::new(PoolConfig { block_len: 16, blocks: 64 }, 1);
         pool.set_budget(0, Some(Budget { guaranteed: 0, max: 1024 })).unwrap();
         (pool, LastValues::new(CacheConfig { key, entries, bytes }, 16, HashKey([1, 2])))
@@ -237,7 +230,7 @@ mod tests {
 
     #[test]
     fn the_last_message_of_each_key_is_kept_up_to_the_bounds() {
-        let (mut pool, mut cache) = cache(CacheKey::Topic, 3, 1024);
+        let (mut pool, mut cache) = cache(LastValueKey::Topic, 3, 1024);
         assert_eq!(publish(&mut pool, &mut cache, &["a=1", "b=1", "a=2", "ab=1"]), ["b=1", "a=2", "ab=1"]);
         assert_eq!(publish(&mut pool, &mut cache, &["c=1"]), ["a=2", "ab=1", "c=1"]);
         assert_eq!((pool.occupancy().messages, cache.len(), cache.counters.evicted), (3, 3, 1));
@@ -248,7 +241,7 @@ mod tests {
 
     #[test]
     fn memory_is_a_bound_too() {
-        let (mut pool, mut cache) = cache(CacheKey::Topic, 100, 64);
+        let (mut pool, mut cache) = cache(LastValueKey::Topic, 100, 64);
         let long = format!("l={}", "x".repeat(40));
         assert_eq!(publish(&mut pool, &mut cache, &["a=1", "b=1", &long]), ["b=1", &long]);
         let longer = format!("m={}", "x".repeat(80));
@@ -266,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_place_is_found_again_after_its_message_was_replaced() {
-        let (mut pool, mut cache) = cache(CacheKey::Topic, 9, 1024);
+        let (mut pool, mut cache) = cache(LastValueKey::Topic, 9, 1024);
         publish(&mut pool, &mut cache, &["a=1", "b=1", "c=1", "d=1"]);
         let b = cache.after(cache.after(Place::START).unwrap().place).unwrap();
         let text = |cache: &LastValues, pool: &MessagePool, at: Place| {
@@ -282,7 +275,7 @@ mod tests {
 
     #[test]
     fn the_first_bytes_can_be_the_key() {
-        let (mut pool, mut cache) = cache(CacheKey::Bytes(2), 9, 1024);
+        let (mut pool, mut cache) = cache(LastValueKey::Bytes(2), 9, 1024);
         assert_eq!(
             publish(&mut pool, &mut cache, &["ab=1", "abc=2", "ac=3", "a=", "="]),
             ["abc=2", "ac=3", "a=", "="]

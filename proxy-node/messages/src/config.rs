@@ -3,7 +3,7 @@
 use csp_types::Duration;
 use thiserror::Error;
 
-use crate::cache::{CacheConfig, CacheKey};
+use crate::cache::{CacheConfig, LastValueKey};
 use crate::contexts::ContextsConfig;
 use crate::pool::{Budget, BudgetError, PoolConfig};
 use crate::queue::{Policy, QueueLimits};
@@ -148,7 +148,7 @@ impl ChannelConfig {
 
     fn check_cache(&self, cache: Option<&CacheConfig>, block_len: u32) -> Result<(), ChannelError> {
         let Some(cache) = cache else { return Ok(()) };
-        let key_fits = !matches!(cache.key, CacheKey::Bytes(len) if u32::from(len) > block_len);
+        let key_fits = !matches!(cache.key, LastValueKey::Bytes(len) if u32::from(len) > block_len);
         match cache.entries > 0 && key_fits && cache.bytes <= self.budget.max / 2 {
             true => Ok(()),
             false => Err(ChannelError::Cache),

@@ -38,7 +38,7 @@ mod status;
 
 pub use control_manager::{FormatStage, PathError, check_formats, check_stage};
 pub use handler_manager::{
-    DeployError, HandlerManager, HandlerStatus, MakeHandler, StageMaker, StageObject, StageSupply, StopPolicy,
+    DeployError, HandlerManager, HandlerStatus, MakeHandler, StageMaker, StageObject, StageSupply,
 };
 pub use path::{
     OUTLETS_MAX, PathChange, PathCounters, PathEntry, PathId, PathSpec, STAGES_MAX, StageSpec, Targets,

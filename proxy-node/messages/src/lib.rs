@@ -38,7 +38,7 @@ mod subscriptions;
 mod table;
 mod trace;
 
-pub use cache::{CacheConfig, CacheCounters, CacheKey};
+pub use cache::{CacheConfig, CacheCounters, LastValueKey};
 pub use channel::ChannelCounters;
 pub use config::{
     CHANNEL_NAME_LEN_MAX, ChannelConfig, ChannelError, ChannelKind, PlaneConfig, PlaneConfigError,
@@ -48,7 +48,7 @@ pub use contexts::{
     HandlerStatus, MakeHandler, OUTLETS_MAX, PathChange, PathCounters, PathEntry, PathError, PathId,
     PathSpec, PathState, PathStatus, Placement, PlacementBounds, RemoteCall, RemoteDone, RemoteError,
     RemoteStage, Rule, STAGES_MAX, Sample, Side, StageMaker, StageObject, StageSpec, StageStatus,
-    StageSupply, StateRefusal, StopPolicy, Targets, Ticket, Why, check_formats, check_stage,
+    StageSupply, StateRefusal, Targets, Ticket, Why, check_formats, check_stage,
 };
 pub use csp_handlers::{FormatId, ParameterError};
 pub use csp_quality::FlowId;

@@ -10,16 +10,7 @@ use std::collections::VecDeque;
 
 use crate::pool::MessageHandle;
 
-/// Action on a message for a receiver whose queue is full.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Policy {
-    /// The message is dropped.
-    DropNewest,
-    /// The message that has waited longest is dropped.
-    DropOldest,
-    /// Publishers are held back before the queue is exceeded.
-    Block,
-}
+pub use csp_types::options::FullQueue as Policy;
 
 /// Marks of a queue. It is full when it has reached either of the first two, so that its last message may
 /// exceed the bytes.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use csp_messages::{
-    Budget, CacheConfig, CacheKey, ChannelConfig, ChannelKind, FormatId, HashKey, MessagePlane, PathSpec,
+    Budget, CacheConfig, ChannelConfig, ChannelKind, FormatId, HashKey, LastValueKey, MessagePlane, PathSpec,
     PeerId, PlaneConfig, Policy, PoolConfig, PublishError, QueueLimits, Role, TraceRequest,
 };
 use csp_quality::{
@@ -98,7 +98,7 @@ fn check(with_flows: bool) {
     let pool = PoolConfig { block_len: 256, blocks: 1_000 };
     let config = PlaneConfig { pool, peers_max: 64, ..PlaneConfig::new(HashKey([1, 2])) };
     let (mut plane, mut link) = (MessagePlane::new(config).unwrap(), OutputLink::default());
-    let cache = Some(CacheConfig { key: CacheKey::Topic, entries: 32, bytes: 256 * 50 });
+    let cache = Some(CacheConfig { key: LastValueKey::Topic, entries: 32, bytes: 256 * 50 });
     let queue = QueueLimits { messages: 20, bytes: 1 << 20, in_flight: 4 };
     let kinds = [
         ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache },

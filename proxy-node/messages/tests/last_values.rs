@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use csp_handlers::FormatId;
 use csp_messages::{
-    Budget, CacheConfig, CacheKey, ChannelConfig, ChannelId, ChannelKind, HashKey, MessagePlane, PeerId,
+    Budget, CacheConfig, ChannelConfig, ChannelId, ChannelKind, HashKey, LastValueKey, MessagePlane, PeerId,
     PlaneConfig, Policy, PoolConfig, QueueLimits, Role, SubscriptionsConfig,
 };
 use csp_support::Random;
@@ -26,7 +26,7 @@ fn plane(policy: Policy, queue: u32, blocks: u64) -> (MessagePlane, ChannelId) {
     let config = PlaneConfig::new(HashKey([3, 5]));
     let config = PlaneConfig { pool, subscriptions, channels_max: 1, peers_max: 8, ..config };
     let mut plane = MessagePlane::new(config).unwrap();
-    let cache = Some(CacheConfig { key: CacheKey::Topic, entries: KEYS as u32, bytes: 64 * KEYS });
+    let cache = Some(CacheConfig { key: LastValueKey::Topic, entries: KEYS as u32, bytes: 64 * KEYS });
     let id = plane.add_channel(ChannelConfig {
         name: "c".into(),
         kind: ChannelKind::PublishSubscribe { policy, cache },

@@ -238,7 +238,7 @@ fn switching() {
 
 fn monitoring() {
     use MonitorMode::*;
-    for mode in [Off, QueueLength, Simple, Fancy] {
+    for mode in [Off, Queues, Priorities, Flows] {
         for triggers in [0, 8] {
             let mut manager = manager(100, false, false, Scheme::PriorityAware, mode);
             let trigger = |at: usize| Trigger {

@@ -365,14 +365,14 @@ impl World {
             let ready = track.outstanding.front().is_some_and(|(_, stage, _)| *stage == Stage::Finished);
             let free = self.manager.unsent(self.now) < self.quantum;
             assert!(
-                !(ready && free && link.conserves_work()),
+                !(ready && free && !link.is_static()),
                 "{}: flow {flow} waits for an idle link",
                 self.now.as_nanos()
             );
             let waits = track.waiting > 0 && track.finished_bytes < self.ready_bytes_max;
             // With owned contexts only, a context that is its flow's own may stand still until its point.
             assert!(
-                !(waits && idle && contexts.conserves_work()),
+                !(waits && idle && !contexts.is_static()),
                 "{}: flow {flow} waits for an idle context under {contexts:?}",
                 self.now.as_nanos()
             );

@@ -87,7 +87,7 @@ pub fn world(flows: [Flow; 3], scheme: Scheme, ingress: Ingress, point_every: u3
         Capacity { contexts: 8, link: LinkConfig { bits_per_second: LINK, quantum: 16_384 }, point_every };
     let cost = |name: &str| NAMES.iter().position(|known| *known == name).map(|at| flows[at].cost);
     let plan = Arc::new(Plan::new(table, capacity, cost).expect("promises that can be kept"));
-    let monitor = MonitorConfig { mode: MonitorMode::Fancy, ..MonitorConfig::default() };
+    let monitor = MonitorConfig { mode: MonitorMode::Flows, ..MonitorConfig::default() };
     let config = QualityConfig { contexts: scheme, link: scheme, monitor, ..QualityConfig::default() };
     let mut manager = ResourceManager::new(config, plan, Instant::ZERO);
     if ingress == Ingress::Filtered {

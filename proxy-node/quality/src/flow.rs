@@ -5,6 +5,8 @@ use csp_types::Duration;
 
 use crate::descriptor::{Predicate, PredicateError};
 
+pub use csp_types::options::Overflow;
+
 /// Most flows of a resource manager, the default flow included.
 pub const FLOWS_MAX: usize = 16_384;
 /// Longest name of a flow or handler, in bytes.
@@ -65,18 +67,6 @@ impl Default for QueueBounds {
     fn default() -> Self {
         QueueBounds { items: 256, bytes: 4 << 20 }
     }
-}
-
-/// What becomes of a data item whose queue is full.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Overflow {
-    /// The item stays with its sender, which is held back.
-    Hold,
-    /// The item is dropped and counted.
-    #[default]
-    DropNewest,
-    /// The items that have waited longest are dropped and counted until there is room.
-    DropOldest,
 }
 
 /// A flow as the policy describes it.

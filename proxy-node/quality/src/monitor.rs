@@ -5,19 +5,7 @@
 
 use csp_types::{Duration, Instant};
 
-/// What is metered (IQ §4, "Monitoring overheads").
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum MonitorMode {
-    /// Nothing; triggers do not fire.
-    Off,
-    /// Lengths of queues.
-    #[default]
-    QueueLength,
-    /// Those, and rates and delays of each priority.
-    Simple,
-    /// Those, and rates and delays of each flow.
-    Fancy,
-}
+pub use csp_types::options::MonitorMode;
 
 /// Where triggers look at what is metered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,7 +30,7 @@ pub struct MonitorConfig {
 impl Default for MonitorConfig {
     fn default() -> Self {
         MonitorConfig {
-            mode: MonitorMode::default(),
+            mode: MonitorMode::Queues,
             frequency: MonitorFrequency::Frequent,
             window: Duration::from_millis(10),
         }

@@ -1,56 +1,6 @@
 //! Allocation schemes (IQ, Table 1) and what they give to whom without looking at queues.
 
-/// How contexts, or the capacity of an output link, are divided among flows.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Scheme {
-    /// RR: flows that have items, one after the other. At a link each gets as many bytes.
-    #[default]
-    RoundRobin,
-    /// EAS: each flow has an equal share, whether it uses it or not.
-    EqualStatic,
-    /// SA: each flow has the share that it is allotted, whether it uses it or not. See [`allot`].
-    Static,
-    /// PA: the flows of the highest priority that have items, one after the other.
-    PriorityAware,
-    /// PAR: what flows are promised first; what is left as under PA. A promise that is not used is lent.
-    PriorityAwareReserved,
-}
-
-impl Scheme {
-    /// All schemes.
-    pub const ALL: [Scheme; 5] = [
-        Scheme::RoundRobin,
-        Scheme::EqualStatic,
-        Scheme::Static,
-        Scheme::PriorityAware,
-        Scheme::PriorityAwareReserved,
-    ];
-
-    /// Returns the abbreviation of the paper.
-    pub const fn abbreviation(self) -> &'static str {
-        match self {
-            Scheme::RoundRobin => "RR",
-            Scheme::EqualStatic => "EAS",
-            Scheme::Static => "SA",
-            Scheme::PriorityAware => "PA",
-            Scheme::PriorityAwareReserved => "PAR",
-        }
-    }
-
-    /// Returns the scheme of an abbreviation.
-    pub fn parse(text: &str) -> Option<Scheme> {
-        Scheme::ALL.into_iter().find(|scheme| scheme.abbreviation().eq_ignore_ascii_case(text))
-    }
-
-    /// Returns whether the scheme leaves nothing idle while any flow has items.
-    pub const fn conserves_work(self) -> bool {
-        !matches!(self, Scheme::EqualStatic | Scheme::Static)
-    }
-
-    pub(crate) const fn is_static(self) -> bool {
-        !self.conserves_work()
-    }
-}
+pub use csp_types::options::Scheme;
 
 /// Divides `total` among flows, each given as (what it states, priority), for SA: a flow gets what it states; flows that state nothing share
 /// what is left in the proportion of their priorities plus one. What is left when all flows state something stays unused.

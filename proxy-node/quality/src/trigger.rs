@@ -217,7 +217,7 @@ pub struct Fired {
 /// Returns the trigger of dynamic adaptation (IQ, Fig. 11): equal shares as long as all flows fit; PAR at contexts and link while the
 /// critical flow surges, from `surge` bits a second on; back when it has ebbed to `ebb`.
 ///
-/// The resource manager must begin with RR at both, and meter each flow ([`MonitorMode::Fancy`](crate::MonitorMode::Fancy)).
+/// The resource manager must begin with RR at both, and meter each flow ([`MonitorMode::Flows`](crate::MonitorMode::Flows)).
 pub fn dynamic_adaptation(critical: FlowId, surge: u64, ebb: u64, release_hold: Duration) -> Trigger {
     let both =
         |scheme| vec![Action::Switch(Resource::Contexts, scheme), Action::Switch(Resource::Link, scheme)];

@@ -31,7 +31,7 @@ fn the_data_path_allocates_nothing() {
     let capacity = Capacity { contexts: 8, link, point_every: 8 };
     let cost = Cost { item: Duration::from_micros(2), ..Cost::default() };
     let plan = Plan::new(Arc::clone(&table), capacity, |_| Some(cost)).unwrap();
-    let monitor = MonitorConfig { mode: MonitorMode::Fancy, ..MonitorConfig::default() };
+    let monitor = MonitorConfig { mode: MonitorMode::Flows, ..MonitorConfig::default() };
     let config = QualityConfig { monitor, ..QualityConfig::default() };
     let mut manager = ResourceManager::new(config, Arc::new(plan), Instant::ZERO);
     let (mut run, mut released) = (Run::default(), 0);

@@ -38,7 +38,7 @@ fn plan(specs: Vec<FlowSpec>) -> Result<Arc<Plan>, Refusal> {
 }
 
 fn manager(specs: Vec<FlowSpec>) -> ResourceManager {
-    let monitor = MonitorConfig { mode: MonitorMode::Fancy, ..MonitorConfig::default() };
+    let monitor = MonitorConfig { mode: MonitorMode::Flows, ..MonitorConfig::default() };
     let config = QualityConfig { items_max: 64, monitor, ..QualityConfig::default() };
     ResourceManager::new(config, plan(specs).unwrap(), Instant::ZERO)
 }
@@ -55,19 +55,17 @@ fn offer(manager: &mut ResourceManager, flow: FlowId, handle: u64) -> (Offered, 
 
 #[test]
 fn a_full_queue_holds_drops_or_makes_room_and_counts() {
-    for (overflow, expected, evicted) in [
-        (Overflow::Hold, Offered::Held, vec![]),
-        (Overflow::DropNewest, Offered::Dropped, vec![]),
-        (Overflow::DropOldest, Offered::Queued, vec![0]),
+    for (overflow, expected, evicted, counted) in [
+        (Overflow::Hold, Offered::Held, vec![], (1, 0, 0)),
+        (Overflow::DropNewest, Offered::Dropped, vec![], (0, 1, 0)),
+        (Overflow::DropOldest, Offered::Queued, vec![0], (0, 0, 1)),
     ] {
         let bounds = QueueBounds { items: 2, bytes: 1 << 20 };
         let mut manager = manager(vec![FlowSpec { bounds, overflow, ..spec("a") }]);
         (0..2).for_each(|n| assert_eq!(offer(&mut manager, A, n).0, Offered::Queued));
         assert_eq!(offer(&mut manager, A, 2), (expected, evicted), "{overflow:?}");
         let counters = manager.counters(A);
-        let counted = (counters.held, counters.dropped_newest, counters.dropped_oldest);
-        let one = |n| u64::from(overflow as u8 == n);
-        assert_eq!(counted, (one(0), one(1), one(2)));
+        assert_eq!((counters.held, counters.dropped_newest, counters.dropped_oldest), counted);
         assert_eq!((counters.outstanding(), manager.queued(A)), (2, (2, u64::from(2 * LEN))));
     }
 }
@@ -335,7 +333,7 @@ fn every_condition_fires_and_is_released() {
             manager(vec![FlowSpec { reservation, ..spec("a") }, FlowSpec { priority: 2, ..spec("b") }]);
         manager.switch(Instant::ZERO, Resource::Link, Scheme::PriorityAware);
         let window = Duration::from_millis(100);
-        manager.set_monitor(MonitorConfig { mode: MonitorMode::Fancy, window, ..MonitorConfig::default() });
+        manager.set_monitor(MonitorConfig { mode: MonitorMode::Flows, window, ..MonitorConfig::default() });
         manager.set_triggers(vec![Trigger { condition, ..base.clone() }]).unwrap();
         let mut states = Vec::new();
         for millis in 0..1_500u64 {
@@ -370,7 +368,7 @@ fn monitoring_can_be_switched_and_its_frequency_changed() {
     assert_eq!(offer(&mut manager, A, 1).0, Offered::Queued);
     manager.control(at(0));
     assert_eq!(manager.changes(0), 0, "nothing is watched");
-    manager.set_monitor(config(MonitorMode::Simple, period));
+    manager.set_monitor(config(MonitorMode::Priorities, period));
     manager.control(at(10_000));
     assert_eq!((manager.changes(0), manager.next_control()), (0, Some(at(20_000))));
     manager.control(at(20_000));

@@ -113,7 +113,7 @@ impl Case {
             items_max: 4_096,
             contexts: Scheme::PriorityAwareReserved,
             link: Scheme::PriorityAwareReserved,
-            monitor: MonitorConfig { mode: MonitorMode::Fancy, ..MonitorConfig::default() },
+            monitor: MonitorConfig { mode: MonitorMode::Flows, ..MonitorConfig::default() },
             ..QualityConfig::default()
         };
         let manager = ResourceManager::new(config, Arc::clone(&plan), Instant::ZERO);

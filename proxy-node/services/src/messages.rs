@@ -69,8 +69,8 @@ pub use self::placement::{
 };
 pub use self::requested::{
     Asked, AskedError, BroughtFormat, FormatAsked, HandlerAsked, HandlerBounds, HandlerJob, HandlerRules,
-    MadeHandler, OnStopped, PlanJob, Planned, QueryAsked, QueryPlan, QueryPlanner, QueryRefused,
-    RequestCounters, RequestNotice, RequestPlace, RequestSpec, RequestedSnapshot, Wanted,
+    MadeHandler, PlanJob, Planned, QueryAsked, QueryPlan, QueryPlanner, QueryRefused, RequestCounters,
+    RequestNotice, RequestPlace, RequestSpec, RequestedSnapshot, Wanted,
 };
 pub use self::seen::{PeerName, PeerSnapshot, PeersPage, PeersQuery, TracedSnapshot};
 pub use self::spec::ChannelSpec;

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use common::client::null_handshake;
 use common::{End, message, subscribe};
 use csp_messages::{
-    Budget, CacheConfig, CacheKey, ChannelConfig, ChannelCounters, ChannelKind, HashKey, Policy, QueueLimits,
+    Budget, CacheConfig, ChannelConfig, ChannelCounters, ChannelKind, HashKey, LastValueKey, Policy,
+    QueueLimits,
 };
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_quality::OutputLink;
@@ -117,7 +118,7 @@ fn numbered(frames: &[&[u8]], number: u64, arrived: u64) -> Vec<u8> {
 
 #[test]
 fn subscribers_that_join_late_get_the_last_value_of_each_topic_once() {
-    let cache = CacheConfig { key: CacheKey::Topic, entries: 2, bytes: 1 << 20 };
+    let cache = CacheConfig { key: LastValueKey::Topic, entries: 2, bytes: 1 << 20 };
     let mut w = World::new(vec![spec(0, publish_subscribe(Some(cache)))]);
     w.connect(1, 0, "PUB", 0);
     for (topic, value) in [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"c", b"4")] {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use csp_control::config::{ConfigError, Problems, load_checked, spin};
 use csp_control::{AdminSection, EtcdSection, LogSection, NodeSection, SanSection};
+use csp_types::options::SynCookies;
 use csp_types::spin::SpinSetting;
 use serde::Deserialize;
 
@@ -101,27 +102,6 @@ pub struct TcpSection {
     pub time_wait_s: u64,
     /// When SYNs are answered without storing state: `auto` (while a table is full), `off` or `always`.
     pub syn_cookies: SynCookies,
-}
-
-/// When SYN cookies are used, as spelled in the file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[expect(missing_docs, reason = "`TcpSection::syn_cookies` has them")]
-pub enum SynCookies {
-    #[default]
-    Auto,
-    Off,
-    Always,
-}
-
-impl From<SynCookies> for csp_tcp::SynCookies {
-    fn from(value: SynCookies) -> Self {
-        match value {
-            SynCookies::Auto => csp_tcp::SynCookies::Auto,
-            SynCookies::Off => csp_tcp::SynCookies::Off,
-            SynCookies::Always => csp_tcp::SynCookies::Always,
-        }
-    }
 }
 
 impl Default for TcpSection {

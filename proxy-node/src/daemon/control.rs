@@ -95,7 +95,7 @@ fn core_config(config: &Config, worker: u8) -> CoreConfig {
         isn_secret,
         rto_min: Duration::from_millis(config.tcp.rto_min_ms),
         time_wait: Duration::from_secs(config.tcp.time_wait_s),
-        syn_cookies: config.tcp.syn_cookies.into(),
+        syn_cookies: config.tcp.syn_cookies,
         ..csp_tcp::StackConfig::default()
     };
     let workers = config.workers;

@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use csp_api::handlers::{Handlers, MODULE_LEN_MAX, SuppliedStage};
 use csp_daemon::trial::Trial;
 use csp_handlers::{CONTEXTS_MAX, Handler};
-use csp_messages::{FormatId, StageMaker, StageObject, StageSupply, StopPolicy, check_stage};
+use csp_messages::{FormatId, StageMaker, StageObject, StageSupply, check_stage};
 use csp_modules::{Bounds, Epochs, ModuleFolder, RemoveError, Setup, Store};
 use csp_planner::Planned;
-use csp_policy::{OnStop, PathStage, Policy, SuppliedHandler};
-use csp_sandbox::{Backoff, Described, Fields, Finally, Limits, Module, SbeFields, Sha256, Supplied};
+use csp_policy::{PathStage, Policy, SuppliedHandler};
+use csp_sandbox::{Described, Fields, Limits, Module, SbeFields, Sha256, Supplied};
 use csp_services::ChannelFormats;
 use csp_wire::context::OBJECT_LEN_MAX;
 
@@ -140,8 +140,7 @@ impl Modules {
                         // Nothing is hashed by what is only checked.
                         let formats = super::policy::channel_formats(policy, planned.catalogue(), at, 0);
                         let fields = fields(formats.as_ref());
-                        let tried =
-                            Supplied::new(&module, fields, on_stop(handler.on_stop), &stage.parameters);
+                        let tried = Supplied::new(&module, fields, handler.on_stop, &stage.parameters);
                         let elsewhere = match stage.may_be_elsewhere() {
                             true => check_elsewhere(&module, formats.as_ref()),
                             false => Ok(()),
@@ -180,7 +179,7 @@ impl Modules {
         }
         let over = self.over();
         let elsewhere = module.as_ref().ok().filter(|_| stage.may_be_elsewhere()).and_then(|module| {
-            let made = Supplied::new(module, fields(formats), on_stop(handler.on_stop), parameters).ok()?;
+            let made = Supplied::new(module, fields(formats), handler.on_stop, parameters).ok()?;
             Some((self.supply(handler, formats)?, Described::of(&made)))
         });
         let names = [channel, &handler.name, &handler.module].map(str::to_owned);
@@ -202,11 +201,7 @@ impl Modules {
         Some(StageSupply {
             module: object(self.bytes(&handler.module)?),
             formats: formats.map(|formats| object(format_bytes(formats))),
-            on_stop: match handler.on_stop {
-                OnStop::Restart => StopPolicy::Restart,
-                OnStop::Pass => StopPolicy::Pass,
-                OnStop::End => StopPolicy::End,
-            },
+            on_stop: handler.on_stop,
         })
     }
 
@@ -222,7 +217,7 @@ impl Modules {
         let (channel, parameters) = (channel.to_owned(), parameters.to_owned());
         StageMaker::new(&key, move || {
             let module = module.as_ref().ok()?;
-            let made = Supplied::new(module, fields.clone(), on_stop(handler.on_stop), &parameters).ok()?;
+            let made = Supplied::new(module, fields.clone(), handler.on_stop, &parameters).ok()?;
             let over = over.as_ref().ok()?.clone();
             let (made, shown) = Placed::new(made, over, [&channel, &handler.name, &handler.module]);
             modules.show(shown);
@@ -307,18 +302,11 @@ fn check_elsewhere(module: &Module, formats: Option<&ChannelFormats>) -> Result<
     }
 }
 
-fn on_stop(on_stop: OnStop) -> csp_sandbox::OnStop {
-    match on_stop {
-        // A handler that keeps something from leaving must not be passed by.
-        OnStop::Restart => csp_sandbox::OnStop::Restart(Backoff::default(), Finally::EndPath),
-        OnStop::Pass => csp_sandbox::OnStop::Finally(Finally::PassBy),
-        OnStop::End => csp_sandbox::OnStop::Finally(Finally::EndPath),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+    use csp_types::options::OnStop;
+
     use super::*;
 
     /// Emits each message; refuses every parameter but none.

@@ -10,13 +10,10 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use csp_messages::{Budget, CacheConfig, CacheKey, ChannelConfig, ChannelKind, QueueLimits};
+use csp_messages::{Budget, CacheConfig, ChannelConfig, ChannelKind, QueueLimits};
 use csp_planner::Planned;
-use csp_policy::{
-    Congestion, Curve, EcnPolicy, FullQueue, LastValueKey, Pattern, Permission, TcpOptions, UnknownFormat,
-};
+use csp_policy::{Curve, Pattern, Permission, TcpOptions, UnknownFormat};
 use csp_services::{ChannelKeys, ChannelSpec, ContextSpec, Rights};
-use csp_tcp::{CongestionControl, EcnMode};
 use csp_types::{Duration, NodeId};
 
 use crate::WorkerPolicy;
@@ -201,23 +198,15 @@ fn translate_channel(channel: &csp_policy::Channel) -> ChannelConfig {
     let csp_policy::Channel { name, pattern, message_kib, queue, memory, last_value, sequence, .. } = channel;
     let limits =
         QueueLimits { messages: queue.messages, bytes: u64::from(queue.kib) << 10, ..QueueLimits::default() };
-    let full = match queue.full {
-        FullQueue::DropNewest => csp_messages::Policy::DropNewest,
-        FullQueue::DropOldest => csp_messages::Policy::DropOldest,
-        FullQueue::Block => csp_messages::Policy::Block,
-    };
     let cache = last_value.map(|last| CacheConfig {
-        key: match last.key {
-            LastValueKey::Topic => CacheKey::Topic,
-            LastValueKey::Bytes(bytes) => CacheKey::Bytes(bytes),
-        },
+        key: last.key,
         entries: last.entries,
         bytes: u64::from(last.kib) << 10,
     });
     ChannelConfig {
         name: name.clone(),
         kind: match pattern {
-            Pattern::Publish => ChannelKind::PublishSubscribe { policy: full, cache },
+            Pattern::Publish => ChannelKind::PublishSubscribe { policy: queue.full, cache },
             Pattern::Push => ChannelKind::PushPull { backlog: limits },
         },
         budget: Budget {
@@ -231,18 +220,9 @@ fn translate_channel(channel: &csp_policy::Channel) -> ChannelConfig {
 }
 
 fn translate_tcp(tcp: &TcpOptions) -> ServiceTcp {
-    let congestion = match tcp.congestion {
-        Congestion::Newreno => CongestionControl::NewReno,
-        Congestion::Cubic => CongestionControl::Cubic,
-    };
-    let ecn = match tcp.ecn {
-        EcnPolicy::Off => EcnMode::Off,
-        EcnPolicy::Passive => EcnMode::Passive,
-        EcnPolicy::Active => EcnMode::Active,
-    };
     ServiceTcp {
-        congestion: Some(congestion),
-        ecn: Some(ecn),
+        congestion: Some(tcp.congestion),
+        ecn: Some(tcp.ecn),
         pacing: Some(tcp.pacing),
         keepalive_s: Some(tcp.keepalive_s),
         user_timeout_s: Some(tcp.user_timeout_s),
@@ -252,13 +232,15 @@ fn translate_tcp(tcp: &TcpOptions) -> ServiceTcp {
 
 #[cfg(test)]
 mod tests {
+    use csp_tcp::{CongestionControl, EcnMode};
+
     use super::*;
 
     #[test]
     fn all_that_policy_says_of_a_service_s_connections_reaches_them() {
         let tcp = TcpOptions {
-            congestion: Congestion::Newreno,
-            ecn: EcnPolicy::Active,
+            congestion: CongestionControl::NewReno,
+            ecn: EcnMode::Active,
             pacing: false,
             keepalive_s: 30,
             user_timeout_s: 0,

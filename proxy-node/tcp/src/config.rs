@@ -5,6 +5,8 @@ use core::time::Duration;
 use crate::cookies::SynCookies;
 use crate::ecn::EcnMode;
 
+pub use csp_types::options::CongestionControl;
+
 /// Sizes and times of a [`crate::Stack`].
 #[derive(Clone, Debug)]
 pub struct StackConfig {
@@ -239,16 +241,6 @@ impl StackConfig {
         self.rto_initial = self.rto_initial.clamp(self.rto_min, self.rto_max);
         self
     }
-}
-
-/// A congestion control algorithm.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
-pub enum CongestionControl {
-    /// Additive increase by one segment per round trip, window halved on loss (RFC 5681, RFC 6582).
-    NewReno,
-    /// Growth by a cubic function of the time since the last loss (RFC 9438); the default of Linux.
-    #[default]
-    Cubic,
 }
 
 /// Options of one connection, in place of the defaults in [`StackConfig`].

@@ -35,6 +35,8 @@ use siphasher::sip::SipHasher24;
 use crate::isn::Keys;
 use crate::seq::Seq;
 
+pub use csp_types::options::SynCookies;
+
 /// Duration of a period. A cookie is valid in its own period and the next: for 64 to 128 s.
 const PERIOD: Duration = Duration::from_secs(64);
 /// When this much time has passed since the last cookie was sent, no valid cookie can exist.
@@ -53,18 +55,6 @@ const NO_SCALING: u32 = 15;
 
 const _: () = assert!(MSS_VALUES.len() == 1 << MSS_BITS && MAC_BITS + MSS_BITS + 2 == u32::BITS);
 const _: () = assert!((WINDOW_SCALE_MAX as u32) < NO_SCALING);
-
-/// When cookies are used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum SynCookies {
-    /// Never: when the table is full, a SYN evicts the oldest half-open connection (RFC 4987 §3.4).
-    Off,
-    /// While the table of half-open connections, or that of all connections, is full.
-    #[default]
-    Auto,
-    /// For every SYN; for tests.
-    Always,
-}
 
 /// The contents of the peer's SYN, as far as its acknowledgement restores them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -16,6 +16,8 @@ use crate::input::Incoming;
 use crate::recovery::Phase;
 use crate::tcb::{Context, Tcb};
 
+pub use csp_types::options::EcnMode;
+
 /// Codepoints of the IP header (RFC 3168 §5).
 pub(crate) const NOT_ECT: u8 = 0b00;
 pub(crate) const ECT_0: u8 = 0b10;
@@ -23,18 +25,6 @@ const CE: u8 = 0b11;
 
 /// Flags of a SYN that proposes ECN (RFC 3168 §6.1.1).
 pub(crate) const SETUP: Flags = Flags(Flags::ECE.0 | Flags::CWR.0);
-
-/// Whether connections use ECN.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
-pub enum EcnMode {
-    /// Never.
-    Off,
-    /// If the peer proposes it.
-    #[default]
-    Passive,
-    /// The engine proposes it, too. If its SYN is not answered, it is retransmitted without the proposal.
-    Active,
-}
 
 /// ECN of one connection.
 #[derive(Clone, Copy, Debug, Default)]

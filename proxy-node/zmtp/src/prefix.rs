@@ -16,6 +16,8 @@ use thiserror::Error;
 use crate::counters::Counters;
 use crate::cursor::Cursor;
 
+pub use csp_types::options::ByteOrder;
+
 /// Longest header in bytes that can be described.
 pub const PREFIX_LEN_MAX: usize = 64;
 /// Length of the Simple Open Framing Header in bytes.
@@ -42,14 +44,6 @@ impl Width {
             _ => return None,
         })
     }
-}
-
-/// Byte order of a length field.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[allow(missing_docs)] // the names say it
-pub enum ByteOrder {
-    Big,
-    Little,
 }
 
 /// A header as the policy describes it.

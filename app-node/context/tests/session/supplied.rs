@@ -3,7 +3,8 @@
 use csp_context::builder::HandlerBuilder;
 use csp_context::request::{BuildRequest, BuildResult};
 use csp_sandbox::{Limits as SandboxLimits, Sha256};
-use csp_wire::context::{Hash, OnStop, PART_LEN_MAX, Report, Standing};
+use csp_types::options::{OnStop, Standing};
+use csp_wire::context::{Hash, PART_LEN_MAX, Report};
 
 use super::*;
 

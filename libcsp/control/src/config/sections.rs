@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use csp_config::{ConfigError, Problems, ip_address, port, serde_node_id};
 use csp_identity::{Credentials, IdentityRole};
+use csp_types::options::LogFormat;
 use csp_types::spin::SpinSetting;
 use csp_types::{NodeId, Role};
 use serde::{Deserialize, Deserializer, de};
@@ -69,17 +70,6 @@ impl Default for LogSection {
     fn default() -> Self {
         LogSection { level: default_level(), format: LogFormat::Text }
     }
-}
-
-/// Format of log lines.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// One readable line per event.
-    #[default]
-    Text,
-    /// One JSON object per line.
-    Json,
 }
 
 /// `san:` this node's connection to the storage area network.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use csp_types::options::LogFormat;
 use serde::Deserialize;
 
 use super::*;

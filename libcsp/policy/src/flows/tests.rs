@@ -1,5 +1,5 @@
 use crate::Policy;
-use crate::{FlowFull, LinkScheme, MonitorMode};
+use csp_types::options::{MonitorMode, Overflow, Scheme};
 
 const FLOWS: &str = "\
 apiVersion: csp/v1
@@ -50,12 +50,12 @@ link:
 fn flows_and_link_are_read_and_written_back() {
     let policy = Policy::parse_yaml(FLOWS, "p.yaml").unwrap();
     let link = policy.link.as_ref().unwrap();
-    assert_eq!((link.scheme, link.monitor.mode), (LinkScheme::Rr, MonitorMode::Flows));
+    assert_eq!((link.scheme, link.monitor.mode), (Scheme::RoundRobin, MonitorMode::Flows));
     assert_eq!(link.mbps_of(&csp_types::NodeId::parse(b"proxy-2").unwrap()), 100);
     assert_eq!(link.mbps_of(&csp_types::NodeId::parse(b"proxy-1").unwrap()), 200);
     assert_eq!(
         (policy.information_flows[1].queue.full, policy.information_flows[2].queue.messages),
-        (FlowFull::Hold, 256)
+        (Overflow::Hold, 256)
     );
     assert_eq!(Policy::from_json(&policy.to_json(), "p.json").unwrap(), policy);
 }

@@ -11,10 +11,10 @@ use crate::abi::PARAMETERS_MAX;
 use crate::engine::Reservation;
 use crate::report::Report;
 use crate::stopped::{Reason, Stopped};
-use crate::supervisor::{Backoff, Finally, Gate, OnStop, Supervisor};
+use crate::supervisor::{Backoff, Finally, Gate, StopPolicy, Supervisor};
 
 /// A module is restarted for as long as it is in the graph, at most every 30 s; meanwhile the rule's fallback applies.
-const ON_STOP: OnStop = OnStop::Restart(BACKOFF, Finally::PassBy);
+const ON_STOP: StopPolicy = StopPolicy::Restart(BACKOFF, Finally::PassBy);
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(100),
     most: Duration::from_secs(30),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use csp_handlers::{Handler, State, Stop};
-use csp_sandbox::{Engine, Limits, Module, ModuleError, NoFields, OnStop, Supplied};
+use csp_sandbox::{Engine, Limits, Module, ModuleError, NoFields, StopPolicy, Supplied};
 
 pub mod port;
 
@@ -49,7 +49,7 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    pub fn new(engine: &Engine, text: &str, on_stop: OnStop, parameters: &str) -> Self {
+    pub fn new(engine: &Engine, text: &str, on_stop: impl Into<StopPolicy>, parameters: &str) -> Self {
         let module = compile(engine, text).unwrap();
         let handler = Supplied::new(&module, Arc::new(NoFields), on_stop, parameters).unwrap();
         let state = State::new(&handler.needs());

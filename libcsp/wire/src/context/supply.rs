@@ -1,5 +1,7 @@
 //! Objects that a stage's handler needs beside its name, and the report of a context about a stage.
 
+use csp_types::options::{OnStop, Standing};
+
 use crate::WireError;
 
 /// SHA-256 of a module or of formats.
@@ -11,18 +13,6 @@ pub const PART_LEN_MAX: usize = 16 << 10;
 pub const OBJECT_LEN_MAX: usize = 4 << 20;
 /// Number of reasons for which a module is stopped, in the order of [`Report::stops`].
 pub const STOP_REASONS: usize = 10;
-
-/// Action when a module was stopped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum OnStop {
-    /// The module is restarted, with back-off. After too many stops the path ends.
-    #[default]
-    Restart = 0,
-    /// Messages bypass the module.
-    Pass = 1,
-    /// The path ends.
-    End = 2,
-}
 
 /// The objects that a stage's handler needs beside its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -47,12 +37,7 @@ impl<'a> Supply<'a> {
     /// Parses the fields that precede a record's text. Returns them and the text.
     pub(super) fn split(flags: u8, body: &'a [u8]) -> Result<(Self, &'a [u8]), WireError> {
         let wrong = WireError::Value { what: "context record supply", offset: 10 };
-        let on_stop = match flags >> 2 {
-            0 => OnStop::Restart,
-            1 => OnStop::Pass,
-            2 => OnStop::End,
-            _ => return Err(wrong),
-        };
+        let on_stop = OnStop::from_u8(flags >> 2).ok_or(wrong)?;
         let mut rest = body;
         let mut hash = |is_there: bool| -> Result<Option<&'a Hash>, WireError> {
             if !is_there {
@@ -71,35 +56,6 @@ impl<'a> Supply<'a> {
 pub(super) fn want(body: &[u8]) -> Result<&Hash, WireError> {
     let found = body.len();
     body.try_into().map_err(|_| WireError::Length { what: "context record object", offset: 32, found })
-}
-
-/// State of a stage.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Standing {
-    /// It runs.
-    #[default]
-    Running = 0,
-    /// Its module was stopped and waits to be restarted.
-    Waiting = 1,
-    /// Its module was stopped, and messages bypass it.
-    PassedBy = 2,
-    /// Its module was stopped, and messages are dropped.
-    Ended = 3,
-    /// It does not run; its messages wait at the proxy.
-    Refused = 4,
-}
-
-impl Standing {
-    pub(super) fn of(number: u64) -> Option<Self> {
-        Some(match number {
-            0 => Standing::Running,
-            1 => Standing::Waiting,
-            2 => Standing::PassedBy,
-            3 => Standing::Ended,
-            4 => Standing::Refused,
-            _ => return None,
-        })
-    }
 }
 
 /// The numbers of a [`Report`] in the encoding of REPORT.

@@ -1,3 +1,5 @@
+use csp_types::options::OnStop;
+
 use super::*;
 
 const PLACE: Place = Place { path: 0x1234, generation: 7, stage: 3 };

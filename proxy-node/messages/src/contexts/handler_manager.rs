@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use csp_handlers::{Handler, Needs, Profile, Usage, builtin};
+use csp_types::options::OnStop;
 use thiserror::Error;
 
 /// Most handlers of a worker.
@@ -26,18 +27,6 @@ impl std::fmt::Debug for StageObject {
     }
 }
 
-/// Action of a context elsewhere after a supplied handler was stopped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum StopPolicy {
-    /// The handler is restarted, with back-off; after too many stops its path ends.
-    #[default]
-    Restart,
-    /// Messages pass by it.
-    Pass,
-    /// The path ends.
-    End,
-}
-
 /// What a context elsewhere needs to make a stage's handler, beside its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StageSupply {
@@ -46,7 +35,7 @@ pub struct StageSupply {
     /// The formats of the stage's messages, if the handler needs them.
     pub formats: Option<StageObject>,
     /// Action after the module was stopped.
-    pub on_stop: StopPolicy,
+    pub on_stop: OnStop,
 }
 
 /// Makes a stand-in for a handler that runs elsewhere.

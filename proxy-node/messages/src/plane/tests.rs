@@ -1,5 +1,5 @@
 use super::*;
-use crate::cache::{CacheConfig, CacheKey};
+use crate::cache::{CacheConfig, LastValueKey};
 use crate::config::ChannelKind;
 use crate::pool::{Budget, PoolConfig};
 use crate::queue::{Policy, QueueLimits};
@@ -267,7 +267,7 @@ fn a_pusher_that_waits_for_memory_goes_on_when_some_is_released() {
 #[test]
 fn a_late_subscriber_gets_last_values_that_no_earlier_subscription_gave() {
     let mut plane = plane(64);
-    let cache = Some(CacheConfig { key: CacheKey::Topic, entries: 3, bytes: 16 * BLOCK });
+    let cache = Some(CacheConfig { key: LastValueKey::Topic, entries: 3, bytes: 16 * BLOCK });
     let kind = ChannelKind::PublishSubscribe { policy: Policy::DropOldest, cache };
     let id = plane.add_channel(channel("c", kind, 0, 64)).unwrap();
     let publisher = plane.attach(id, Role::Publisher).unwrap();

@@ -114,7 +114,7 @@ impl World {
         let plan =
             Plan::new(Arc::new(self.table.clone()), capacity, |name| (name != "unknown").then_some(cost))
                 .unwrap();
-        let monitor = MonitorConfig { mode: MonitorMode::Fancy, ..MonitorConfig::default() };
+        let monitor = MonitorConfig { mode: MonitorMode::Flows, ..MonitorConfig::default() };
         let config = SharedLinkConfig {
             plan: Arc::new(plan),
             quality: QualityConfig { items_max: 4_096, link: scheme, monitor, ..QualityConfig::default() },

@@ -72,10 +72,10 @@ impl Watch {
     #[inline]
     pub fn arrived(&mut self, flow: FlowId, item: &Item, now: Instant) {
         let window = self.config.window;
-        if self.config.mode == MonitorMode::Fancy {
+        if self.config.mode == MonitorMode::Flows {
             self.flows[flow.index()].arrived(item.bytes, now, window);
         }
-        if matches!(self.config.mode, MonitorMode::Simple | MonitorMode::Fancy) {
+        if matches!(self.config.mode, MonitorMode::Priorities | MonitorMode::Flows) {
             let priority = usize::from(self.priority_of[flow.index()]);
             self.priorities[priority].arrived(item.bytes, now, window);
         }
@@ -84,10 +84,10 @@ impl Watch {
     #[inline]
     pub fn left(&mut self, flow: FlowId, item: &Item, delay: Duration, emptied: bool, now: Instant) {
         let window = self.config.window;
-        if self.config.mode == MonitorMode::Fancy {
+        if self.config.mode == MonitorMode::Flows {
             self.flows[flow.index()].left(item.bytes, delay, emptied, now, window);
         }
-        if matches!(self.config.mode, MonitorMode::Simple | MonitorMode::Fancy) {
+        if matches!(self.config.mode, MonitorMode::Priorities | MonitorMode::Flows) {
             let priority = usize::from(self.priority_of[flow.index()]);
             self.priorities[priority].left(item.bytes, delay, emptied, now, window);
             self.link.left(item.bytes, delay, false, now, window);

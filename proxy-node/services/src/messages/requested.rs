@@ -24,7 +24,7 @@ mod wanted;
 pub(super) use answer::Asker;
 pub use asked::{Asked, AskedError};
 pub use brought::{BroughtFormat, FormatAsked};
-pub use handlers::{HandlerAsked, HandlerBounds, HandlerJob, HandlerRules, MadeHandler, OnStopped};
+pub use handlers::{HandlerAsked, HandlerBounds, HandlerJob, HandlerRules, MadeHandler};
 pub(super) use planning::Source;
 pub use planning::{PlanJob, Planned};
 pub use report::{RequestCounters, RequestNotice, RequestedSnapshot};

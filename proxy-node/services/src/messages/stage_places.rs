@@ -4,10 +4,9 @@
 use std::collections::HashMap;
 
 use csp_handlers::{CONTEXTS_MAX, FormatId};
-use csp_messages::{
-    MessagePlane, PathId, PathState, Placement, PlacementBounds, Rule, Sample, Side, StopPolicy, Why,
-};
+use csp_messages::{MessagePlane, PathId, PathState, Placement, PlacementBounds, Rule, Sample, Side, Why};
 use csp_messages::{PathStatus, StageStatus};
+use csp_types::options::OnStop;
 use csp_types::{Duration, Instant};
 
 use super::channels::Channels;
@@ -225,7 +224,7 @@ fn bound_to(at: usize, spec: &PathStage, path: &PathStatus) -> Option<Why> {
     }
     // A module that is not to be restarted would be.
     let supply = spec.maker.as_ref().and_then(|maker| maker.supply());
-    let is_final = supply.is_some_and(|supply| supply.on_stop != StopPolicy::Restart);
+    let is_final = supply.is_some_and(|supply| supply.on_stop != OnStop::Restart);
     (is_final && stage.usage.stops > 0).then_some(Why::Stopped(stage.usage.stops))
 }
 

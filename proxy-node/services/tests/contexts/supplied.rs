@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use csp_handlers::Standing;
-use csp_messages::{PathState, PathStatus, StageMaker, StageObject, StageSupply, StopPolicy};
+use csp_messages::{PathState, PathStatus, StageMaker, StageObject, StageSupply};
 use csp_sandbox::{Described, Engine, Limits, Module, NoFields, OnStop, Sha256, Supplied};
 use csp_services::ContextNotice;
 
@@ -21,7 +21,7 @@ const MODULE: &str = r#"(module
         (call $emit (i32.const 0))))"#;
 
 /// A path of one stage that runs `MODULE`, with a module of so many bytes more, which say nothing.
-fn supplied(context: u16, on_stop: StopPolicy, more: usize) -> ChannelPath {
+fn supplied(context: u16, on_stop: OnStop, more: usize) -> ChannelPath {
     let mut bytes = wat::parse_str(MODULE).unwrap();
     if more > 0 {
         // A custom section: its id, its length as LEB128 of five bytes, its name, and zeros.
@@ -67,7 +67,7 @@ fn status(c: &Cluster) -> PathStatus {
 #[test]
 fn a_module_crosses_once_runs_there_and_messages_wait_meanwhile() {
     // Longer than the connection's room, so that it goes out in many parts.
-    let mut c = cluster(supplied(G0, StopPolicy::End, 300_000));
+    let mut c = cluster(supplied(G0, OnStop::End, 300_000));
     c.w.arrive(1, &messages(0..4));
     // What is not made yet answers nothing, and holds nobody up.
     c.settle();
@@ -75,7 +75,7 @@ fn a_module_crosses_once_runs_there_and_messages_wait_meanwhile() {
     // Another path with the same module at the same program: no byte of it crosses again.
     let before = c.carried;
     c.w.broker.set_paths(c.w.now, &[]).unwrap();
-    c.w.broker.set_paths(c.w.now, &[supplied(G0, StopPolicy::Pass, 300_000)]).unwrap();
+    c.w.broker.set_paths(c.w.now, &[supplied(G0, OnStop::Pass, 300_000)]).unwrap();
     c.w.arrive(1, &messages(0..4));
     c.settle();
     assert_eq!(c.w.taken(2), messages(0..4));
@@ -91,7 +91,7 @@ fn a_module_crosses_once_runs_there_and_messages_wait_meanwhile() {
 
 #[test]
 fn a_stop_there_is_what_the_policy_says() {
-    for on_stop in [StopPolicy::Pass, StopPolicy::End, StopPolicy::Restart] {
+    for on_stop in [OnStop::Pass, OnStop::End, OnStop::Restart] {
         for passes in [false, true] {
             let path = ChannelPath { passes_faults: passes, ..supplied(G0, on_stop, 0) };
             let mut c = cluster(path);
@@ -100,15 +100,15 @@ fn a_stop_there_is_what_the_policy_says() {
             let taken = c.w.taken(2);
             // The fifth is given up; a path that was ended lets none pass. The others find the module waiting, or gone.
             let expected = match (on_stop, passes) {
-                (StopPolicy::Pass, false) => [messages(0..4), messages(5..8)].concat(),
-                (StopPolicy::Pass | StopPolicy::Restart, true) => messages(0..8),
-                (StopPolicy::End, _) | (StopPolicy::Restart, false) => messages(0..4),
+                (OnStop::Pass, false) => [messages(0..4), messages(5..8)].concat(),
+                (OnStop::Pass | OnStop::Restart, true) => messages(0..8),
+                (OnStop::End, _) | (OnStop::Restart, false) => messages(0..4),
             };
             assert_eq!(taken, expected, "{on_stop:?} {passes}");
             let path = status(&c);
             let stage = &path.stages[0];
             assert_eq!((stage.usage.stops, stage.profile.messages), (1, 8), "{on_stop:?}");
-            let ended = on_stop == StopPolicy::End;
+            let ended = on_stop == OnStop::End;
             assert_eq!(path.state == PathState::Ended, ended, "{on_stop:?}");
             let dropped = 8 - expected.len() as u64 / messages(0..1).len() as u64;
             assert_eq!(path.counters.dropped_faults, dropped, "{on_stop:?} {passes}");
@@ -124,7 +124,7 @@ fn a_stop_there_is_what_the_policy_says() {
 
 #[test]
 fn a_module_that_cannot_run_there_says_so_and_its_messages_wait() {
-    let mut path = supplied(G0, StopPolicy::End, 0);
+    let mut path = supplied(G0, OnStop::End, 0);
     path.stages[0].parameters = "too long".to_owned();
     let mut c = cluster(path);
     c.w.arrive(1, &messages(0..4));
@@ -137,7 +137,7 @@ fn a_module_that_cannot_run_there_says_so_and_its_messages_wait() {
     assert_eq!((&*channel, &*handler, context), ("ticks", "mine", G0));
     assert!(status(&c).stages[0].refused.is_some());
     // The next policy mends it.
-    c.w.broker.set_paths(c.w.now, &[supplied(G0, StopPolicy::Pass, 0)]).unwrap();
+    c.w.broker.set_paths(c.w.now, &[supplied(G0, OnStop::Pass, 0)]).unwrap();
     c.w.arrive(1, &messages(4..8));
     for _ in 0..8 {
         c.settle();
@@ -150,7 +150,7 @@ fn a_module_that_cannot_run_there_says_so_and_its_messages_wait() {
 
 #[test]
 fn what_a_stage_counts_there_is_seen_here() {
-    let mut c = cluster(supplied(G0, StopPolicy::End, 0));
+    let mut c = cluster(supplied(G0, OnStop::End, 0));
     c.pass(Duration::from_secs(1));
     c.programs[0].session.set_clock(|| csp_types::Instant::from_nanos(7));
     c.w.arrive(1, &messages(0..3));
@@ -175,7 +175,7 @@ fn a_context_that_asks_for_what_it_does_not_need_is_disconnected() {
     let own = Sha256::of(&wat::parse_str(MODULE).unwrap()).0;
     // Of another module; the same one for ever.
     for (object, times) in [(&[7; 32], 1), (&own, 3)] {
-        let mut c = cluster(supplied(G0 + 1, StopPolicy::End, 0));
+        let mut c = cluster(supplied(G0 + 1, OnStop::End, 0));
         c.w.arrive(1, &messages(0..1));
         let label = c.programs[0].label;
         c.turn();
@@ -188,7 +188,7 @@ fn a_context_that_asks_for_what_it_does_not_need_is_disconnected() {
 
 #[test]
 fn a_context_may_ask_for_what_a_stage_needed_that_has_ended_meanwhile() {
-    let mut c = cluster(supplied(G0 + 1, StopPolicy::End, 0));
+    let mut c = cluster(supplied(G0 + 1, OnStop::End, 0));
     c.w.arrive(1, &messages(0..1));
     let label = c.programs[0].label;
     c.turn();

@@ -11,11 +11,12 @@ use csp_handlers::{Call, Emit, Handler, Needs, ParameterError, Piece, State, Sto
 use csp_messages::{QueueLimits, StageMaker};
 use csp_proxy_core::service::local::LocalServices as _;
 use csp_services::{
-    BroughtFormat, ChannelSpec, FormatAsked, HandlerBounds, HandlerJob, HandlerRules, MadeHandler, OnStopped,
+    BroughtFormat, ChannelSpec, FormatAsked, HandlerBounds, HandlerJob, HandlerRules, MadeHandler,
     QueryAsked, QueryPlan, QueryPlanner, QueryRefused, RequestCounters, RequestNotice, RequestPlace,
     RequestSpec,
 };
 use csp_types::Duration;
+use csp_types::options::OnStop;
 use serde_json::{Value, json};
 
 use crate::common::*;
@@ -46,7 +47,7 @@ fn rules(each: usize) -> HandlerRules {
         module_len_max: MODULE_LEN_MAX,
         memory_max: 1 << 20,
         fuel_max: 1_000,
-        on_stop: OnStopped::Restart,
+        on_stop: OnStop::Restart,
         context: 0,
         queue: QueueLimits::default(),
         formats: None,

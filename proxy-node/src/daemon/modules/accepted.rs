@@ -10,7 +10,7 @@ use csp_policy::{PathStage, Policy};
 use csp_sandbox::Supplied;
 use csp_services::ChannelFormats;
 
-use super::{Modules, fields, on_stop};
+use super::{Modules, fields};
 use crate::daemon::policy::{channel_formats, stage_outputs};
 
 impl Modules {
@@ -61,7 +61,7 @@ impl Modules {
     ) -> Option<Box<dyn Handler>> {
         if let Some(supplied) = policy.handlers.iter().find(|known| known.name == stage.handler) {
             let module = self.get(&supplied.module).ok()?;
-            let made = Supplied::new(&module, fields(formats), on_stop(supplied.on_stop), &stage.parameters);
+            let made = Supplied::new(&module, fields(formats), supplied.on_stop, &stage.parameters);
             return Some(Box::new(made.ok()?));
         }
         let set = formats.map_or_else(Arc::default, |formats| formats.set().clone());

@@ -15,11 +15,11 @@ use csp_daemon::trial::Trial;
 use csp_messages::StageMaker;
 use csp_modules::{Bounds, Epochs, Keep, Setup};
 use csp_sandbox::{Confinement, Limits, Module, Sha256, Supplied};
-use csp_services::{HandlerJob, MadeHandler, OnStopped};
+use csp_services::{HandlerJob, MadeHandler};
 use csp_telemetry::{MailboxError, MailboxSender, without_abort};
 
 use super::running::Placed;
-use super::{Modules, fields, on_stop};
+use super::{Modules, fields};
 use crate::daemon::data_thread::Question;
 
 /// Bounds of clients' modules. Their handlers keep them.
@@ -53,12 +53,8 @@ impl Modules {
                 "the module may grow to {reserved} bytes of memory, and may have {most}: declare a maximum for its memory"
             ));
         }
-        let on_stop = on_stop(match job.bounds.on_stop {
-            OnStopped::Restart => csp_policy::OnStop::Restart,
-            OnStopped::Pass => csp_policy::OnStop::Pass,
-            OnStopped::End => csp_policy::OnStop::End,
-        });
-        let made = Supplied::new(&module, fields(job.bounds.formats.as_ref()), on_stop, &job.parameters);
+        let made =
+            Supplied::new(&module, fields(job.bounds.formats.as_ref()), job.bounds.on_stop, &job.parameters);
         let made = made.map_err(|error| error.to_string())?.with_fuel(job.bounds.fuel_max);
         let hash = module.sha256().to_string();
         let (made, shown) = Placed::new(made, self.over()?, [&job.channel, &job.name, &hash]);

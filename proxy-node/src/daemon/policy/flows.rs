@@ -5,14 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use csp_messages::FormatId;
 use csp_planner::{Catalogue, Planned};
-use csp_policy::{
-    Adapt, DEFAULT_FLOW, FLOWS_MAX, Flow, FlowFull, Link, LinkScheme, MonitorMode as Mode, Policy,
-    TriggerAction, TriggerWhen,
-};
+use csp_policy::{Adapt, DEFAULT_FLOW, FLOWS_MAX, Flow, Link, Policy, TriggerAction, TriggerWhen};
 use csp_quality::{
     Action, Board, Capacity, Condition, Cost, FieldValue, FlowId, FlowSpec, FlowTable, ItemRule, LinkConfig,
-    MonitorConfig, MonitorFrequency, MonitorMode, Overflow, Plan, Predicate, QualityConfig, QueueBounds,
-    Refusal, Reservation, Resource, Scheme, SharedLinkConfig, Threshold, Trigger, dynamic_adaptation,
+    MonitorConfig, MonitorFrequency, Plan, Predicate, QualityConfig, QueueBounds, Refusal, Reservation,
+    Resource, SharedLinkConfig, Threshold, Trigger, dynamic_adaptation,
 };
 use csp_services::{FieldReader, FlowFields};
 use csp_types::{Duration, NodeId};
@@ -251,33 +248,13 @@ fn spec(policy: &Policy, flow: &Flow, numbers: &mut Numbers) -> FlowSpec {
         },
         item: ItemRule { bytes_max: *message_bytes, ..ItemRule::default() },
         bounds: QueueBounds { items: queue.messages, bytes: queue.kib << 10 },
-        overflow: match queue.full {
-            FlowFull::DropNewest => Overflow::DropNewest,
-            FlowFull::DropOldest => Overflow::DropOldest,
-            FlowFull::Hold => Overflow::Hold,
-        },
+        overflow: queue.full,
         pre: before.clone(),
         post: (name != DEFAULT_FLOW && policy.is_processed(flow)).then(|| name.clone()),
     }
 }
 
-fn scheme(scheme: LinkScheme) -> Scheme {
-    match scheme {
-        LinkScheme::Rr => Scheme::RoundRobin,
-        LinkScheme::Eas => Scheme::EqualStatic,
-        LinkScheme::Sa => Scheme::Static,
-        LinkScheme::Pa => Scheme::PriorityAware,
-        LinkScheme::Par => Scheme::PriorityAwareReserved,
-    }
-}
-
 fn quality(link: &Link) -> QualityConfig {
-    let mode = match link.monitor.mode {
-        Mode::Off => MonitorMode::Off,
-        Mode::Queues => MonitorMode::QueueLength,
-        Mode::Priorities => MonitorMode::Simple,
-        Mode::Flows => MonitorMode::Fancy,
-    };
     let frequency = match link.monitor.every_us {
         0 => MonitorFrequency::Frequent,
         every => MonitorFrequency::Infrequent(Duration::from_micros(every.into())),
@@ -285,8 +262,8 @@ fn quality(link: &Link) -> QualityConfig {
     let window = Duration::from_millis(link.monitor.window_ms.into());
     QualityConfig {
         items_max: ITEMS_MAX,
-        link: scheme(link.scheme),
-        monitor: MonitorConfig { mode, frequency, window },
+        link: link.scheme,
+        monitor: MonitorConfig { mode: link.monitor.mode, frequency, window },
         ..QualityConfig::default()
     }
 }
@@ -339,7 +316,7 @@ fn action(action: &TriggerAction, flow: FlowId) -> Vec<Action> {
     let remove = remove.as_ref().map(|filter| Action::Remove(flow, filter.clone()));
     let priority = priority.map(|priority| Action::SetPriority(flow, priority));
     if let Some(to) = to {
-        return [Resource::Contexts, Resource::Link].map(|which| Action::Switch(which, scheme(*to))).to_vec();
+        return [Resource::Contexts, Resource::Link].map(|which| Action::Switch(which, *to)).to_vec();
     }
     let event = event.as_ref().map(|event| Action::Raise(event.clone()));
     install.or(remove).or(priority).or(event).into_iter().collect()

@@ -1,11 +1,9 @@
 //! Converts the ports of channels.
 
 use csp_messages::Role;
-use csp_policy::{
-    Channel, ChannelPort, Clients, Framing, Headers, LengthHeader, LengthOrder, Pattern, SOFH_ENCODING,
-};
+use csp_policy::{Channel, ChannelPort, Clients, Framing, Headers, LengthHeader, Pattern, SOFH_ENCODING};
 use csp_services::{Header, PrefixedPort, StreamSpec};
-use csp_zmtp::{ByteOrder, Description, Prefix, Width};
+use csp_zmtp::{Description, Prefix, Width};
 
 /// Returns the ports whose peers send and receive length-prefixed messages. `derived`: they only receive, because
 /// nobody publishes to the channel.
@@ -55,10 +53,7 @@ fn described(header: LengthHeader, message_len_max: usize) -> Option<Prefix> {
         header_len: header.header_len(),
         length_offset: header.offset.into(),
         width: Width::from_bytes(header.bytes.into())?,
-        order: match header.order {
-            LengthOrder::Big => ByteOrder::Big,
-            LengthOrder::Little => ByteOrder::Little,
-        },
+        order: header.order,
         counted_from: header.counted_from(),
         message_len_max,
     };
@@ -68,6 +63,7 @@ fn described(header: LengthHeader, message_len_max: usize) -> Option<Prefix> {
 #[cfg(test)]
 mod tests {
     use csp_policy::Policy;
+    use csp_zmtp::ByteOrder;
 
     use super::*;
 

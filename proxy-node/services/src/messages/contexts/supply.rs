@@ -1,10 +1,11 @@
 //! What a context elsewhere needs to run a stage, beside the handler's name: STAGE describes it, and the
 //! context asks for it. Also the reports that it returns.
 
-use csp_handlers::{Reported, ReportedTimes, Standing};
-use csp_messages::{MessagePlane, RemoteStage, StageObject, StopPolicy, Ticket};
+use csp_handlers::{Reported, ReportedTimes};
+use csp_messages::{MessagePlane, RemoteStage, StageObject, Ticket};
 use csp_types::Duration;
-use csp_wire::context::{self, Hash, OnStop, PART_LEN_MAX, Place, Record, Report, ReportNumbers, Supply};
+use csp_types::options::Standing;
+use csp_wire::context::{Hash, PART_LEN_MAX, Place, Record, Report, ReportNumbers, Supply};
 
 /// Largest number of requests of a context for one stage: its module, and its formats.
 pub(super) const WANTS_MAX: u8 = 2;
@@ -15,11 +16,7 @@ pub(super) fn record<'a>(place: Place, room: u64, stage: &RemoteStage<'a>) -> Re
     let supply = supply.map_or(Supply::default(), |supply| Supply {
         module: Some(&supply.module.hash),
         formats: supply.formats.as_ref().map(|formats| &formats.hash),
-        on_stop: match supply.on_stop {
-            StopPolicy::Restart => OnStop::Restart,
-            StopPolicy::Pass => OnStop::Pass,
-            StopPolicy::End => OnStop::End,
-        },
+        on_stop: supply.on_stop,
     });
     Record::Stage { place, room, handler, parameters, supply }
 }
@@ -56,18 +53,12 @@ impl Transfer {
 }
 
 /// Converts a REPORT.
-pub(super) fn reported(standing: context::Standing, numbers: &ReportNumbers) -> Reported {
+pub(super) fn reported(standing: Standing, numbers: &ReportNumbers) -> Reported {
     let report = Report::read(standing, numbers);
     let Report { calls, fuel, fuel_max, given_up, waited, passed, restarts, stops, .. } = report;
     let time = Duration::from_nanos;
     Reported {
-        standing: match standing {
-            context::Standing::Running => Standing::Running,
-            context::Standing::Waiting => Standing::Waiting,
-            context::Standing::PassedBy => Standing::PassedBy,
-            context::Standing::Ended => Standing::Ended,
-            context::Standing::Refused => Standing::Refused,
-        },
+        standing,
         calls,
         fuel,
         fuel_max,

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use csp_messages::{QueueLimits, StageMaker};
+use csp_types::options::OnStop;
 use csp_types::{Duration, FlowLabel, Instant};
 use serde_json::{Map, Value};
 
@@ -31,18 +32,6 @@ const PENDING_TIME: Duration = Duration::from_secs(60);
 /// Longest name of a handler.
 const NAME_LEN_MAX: usize = 63;
 
-/// Action after a module was stopped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum OnStopped {
-    /// The module is restarted, after a pause that grows.
-    #[default]
-    Restart,
-    /// Messages pass by it.
-    Pass,
-    /// Messages end there.
-    End,
-}
-
 /// Bounds of a handler that a program brings. When a policy changes the bounds, handlers made under the
 /// former ones end.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,7 +43,7 @@ pub struct HandlerBounds {
     /// Fuel of a call.
     pub fuel_max: u64,
     /// Action after the module was stopped.
-    pub on_stop: OnStopped,
+    pub on_stop: OnStop,
     /// Number of the context that runs it.
     pub context: u16,
     /// Bounds of the queue before the handler.

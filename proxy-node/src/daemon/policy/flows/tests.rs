@@ -1,3 +1,5 @@
+use csp_types::options::Scheme;
+
 use super::*;
 
 /// Checks a policy as a proxy does that has planned it.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use csp_formats::{Name, Schema};
 use csp_messages::QueueLimits;
 use csp_planner::{Catalogue, KnownFormat, QueryRequest, QuerySource, RequestError, TranslationRequest};
-use csp_policy::{BroughtHandlers, Format, OnStop, Policy, Requests, RowFormat};
+use csp_policy::{BroughtHandlers, Format, Policy, Requests, RowFormat};
 use csp_services::{
-    BroughtFormat, ChannelFeed, ChannelSpec, FormatAsked, HandlerBounds, HandlerRules, OnStopped, QueryAsked,
-    QueryPlan, QueryPlanner, QueryRefused, RequestPlace, RequestSpec, Wanted,
+    BroughtFormat, ChannelFeed, ChannelSpec, FormatAsked, HandlerBounds, HandlerRules, QueryAsked, QueryPlan,
+    QueryPlanner, QueryRefused, RequestPlace, RequestSpec, Wanted,
 };
 use csp_types::Duration;
 
@@ -116,11 +116,7 @@ fn handler_rules(rules: BroughtHandlers, requests: &Requests, asked: &ChannelSpe
         module_len_max: (module_kib as usize) << 10,
         memory_max: u64::from(memory_kib) << 10,
         fuel_max: fuel,
-        on_stop: match on_stop {
-            OnStop::Restart => OnStopped::Restart,
-            OnStop::Pass => OnStopped::Pass,
-            OnStop::End => OnStopped::End,
-        },
+        on_stop,
         context: requests.context_number(),
         queue: QueueLimits { messages: requests.limits.waiting, bytes, ..QueueLimits::default() },
         formats: asked.formats.clone(),
