@@ -7,12 +7,12 @@ use std::sync::mpsc::{SendError, Sender};
 
 use csp_quality::{Fired, FlowStatus, LinkStatus, SharedLinkConfig, TriggerError};
 use csp_services::{
-    ChannelFeed, ChannelPath, ChannelSpec, ContextSpec, FlowFields, HandlerJob, MessageBroker,
-    MessagesConfig, MoveNotice, PlanJob, RequestNotice, RequestSpec, SpecError, StreamSpec, View,
+    FlowFields, HandlerJob, MessageBroker, MessagesConfig, MessagesPolicy, MoveNotice, PlanJob,
+    RequestNotice, SpecError, View,
 };
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
-use csp_types::{Instant, NodeId, OwnedAddresses, Owner, PlacementKey, Role, limits};
+use csp_types::{Instant, NodeId, OwnedAddresses, Owner, Role, limits};
 use csp_vi::{Armed, ViError, Wake};
 use csp_wire::channel::Messages;
 use csp_wire::tunnel::Records;
@@ -67,20 +67,8 @@ pub struct WorkerPolicy {
     pub services: Vec<ServiceSpec>,
     /// How applications' own connections leave.
     pub egress: Vec<EgressRule>,
-    /// The channels of messages at addresses of `services`.
-    pub channels: Vec<ChannelSpec>,
-    /// Their paths.
-    pub paths: Vec<ChannelPath>,
-    /// Queries that programs may ask of these channels.
-    pub requests: Vec<RequestSpec>,
-    /// What channels get from others: continual queries.
-    pub feeds: Vec<ChannelFeed>,
-    /// What decides where channels live, by their numbers, if it is not the address of their first port.
-    pub places: Vec<(u32, PlacementKey)>,
-    /// Contexts that are programs of the cluster, each with a service among `services`.
-    pub contexts: Vec<ContextSpec>,
-    /// The channels between clients and servers of a pool, at addresses of `services`.
-    pub streams: Vec<StreamSpec>,
+    /// The channels of messages at addresses of `services`, and contexts that are programs of the cluster.
+    pub messages: MessagesPolicy,
     /// Information flows, and the link that they share.
     pub flows: Option<FlowsConfig>,
 }
@@ -312,7 +300,7 @@ impl ProxyWorker {
     /// A channel of messages that cannot be served, or a trigger of flows that is not valid; everything else is
     /// in force.
     pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), PolicyError> {
-        let served = apply_channels(self.broker_mut(), now, &policy).map_err(PolicyError::from);
+        let served = self.broker_mut().apply(now, &policy.messages).map_err(PolicyError::from);
         let WorkerPolicy { services, egress, flows, .. } = policy;
         let served = served.and(self.set_flows(now, flows).map_err(PolicyError::from));
         self.core.set_policy(now, services, egress, &mut self.links);
@@ -432,23 +420,4 @@ impl ProxyWorker {
     pub fn malformed(&self) -> u64 {
         self.malformed
     }
-}
-
-/// Applies what a policy says of channels of messages. Feeds of queries follow the paths that they lead to.
-pub(crate) fn apply_channels(
-    broker: &mut MessageBroker,
-    now: Instant,
-    policy: &WorkerPolicy,
-) -> Result<(), SpecError> {
-    let WorkerPolicy { services, channels, requests, streams, paths, contexts, feeds, places, .. } = policy;
-    broker.set_streams(streams.clone());
-    broker.set_requests(requests.clone());
-    let served = broker.set_channels(channels.clone());
-    broker.set_contexts(now, contexts);
-    let served = served.and(broker.set_paths(now, paths));
-    broker.set_feeds(feeds);
-    let key = |spec: &ServiceSpec| Some((spec.local?, PlacementKey::of_address(spec.address)));
-    // The first port of a channel decides; of equal numbers the last one counts.
-    broker.set_places(now, services.iter().rev().filter_map(key).chain(places.iter().copied()));
-    served
 }

@@ -10,6 +10,7 @@
 
 mod brought;
 mod catalogue;
+mod channels;
 mod flows;
 mod formats;
 mod handlers;
@@ -24,6 +25,7 @@ use csp_policy::Policy;
 
 pub use brought::{RequestedTranslation, TranslationRequest};
 pub use catalogue::{Catalogue, PlannedQuery, QuerySource};
+pub use channels::{Origin, PlannedChannel};
 pub use flows::{FLOW_FIELDS_MAX, FlowCondition, FormatFields};
 pub use formats::{KnownFormat, format_set};
 pub use paths::{Destination, PathPlan, PlannedOutput, PlannedStage, divides, parameters, plan_paths};

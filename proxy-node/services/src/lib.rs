@@ -12,12 +12,13 @@ mod streams;
 
 pub use messages::{
     Asked, AskedError, AutoPlace, BroughtFormat, ChannelFeed, ChannelFormats, ChannelKeys, ChannelPath,
-    ChannelSnapshot, ChannelSpec, ContextNotice, ContextSpec, ContextsSnapshot, ElsewhereSnapshot,
-    FieldReader, FlowFields, FormatAsked, FormatText, GATHER_TIME, HandlerAsked, HandlerBounds, HandlerJob,
-    HandlerRules, Header, MadeHandler, MessageBroker, MessagesConfig, MoveNotice, Moved, PATIENCE, PathStage,
-    PeerName, PeerSnapshot, PeersPage, PeersQuery, PlanJob, Planned, PrefixedPort, Presence, QueryAsked,
-    QueryPlan, QueryPlanner, QueryRefused, RECEIVERS_TIME, RETRY, Refusals, RequestCounters, RequestNotice,
-    RequestPlace, RequestSpec, RequestedSnapshot, Rights, SENDERS_TIME, STABLE, STRANGER_TIME, SpecError,
-    StagePlace, TracedSnapshot, View, Wanted,
+    ChannelPolicy, ChannelSnapshot, ChannelSpec, ContextNotice, ContextSpec, ContextsSnapshot,
+    ElsewhereSnapshot, FieldReader, FlowFields, FormatAsked, FormatText, GATHER_TIME, HandlerAsked,
+    HandlerBounds, HandlerJob, HandlerRules, Header, MadeHandler, MessageBroker, MessagesConfig,
+    MessagesPolicy, MoveNotice, Moved, PATIENCE, PathStage, PeerName, PeerSnapshot, PeersPage, PeersQuery,
+    PlanJob, Planned, PrefixedPort, Presence, QueryAsked, QueryPlan, QueryPlanner, QueryRefused,
+    RECEIVERS_TIME, RETRY, Refusals, RequestCounters, RequestNotice, RequestPlace, RequestSpec,
+    RequestedSnapshot, Rights, SENDERS_TIME, STABLE, STRANGER_TIME, SpecError, StagePlace, TracedSnapshot,
+    View, Wanted,
 };
 pub use streams::{Identity, MessageHook, StreamCounters, StreamSpec};

@@ -26,6 +26,7 @@ mod outbound;
 mod paths;
 mod peer;
 mod placement;
+mod policy;
 mod requested;
 mod requests;
 mod sealed;
@@ -56,7 +57,7 @@ use self::placement::Placement;
 use self::requested::Requested;
 use self::sending::Sending;
 use self::unread::Unread;
-use crate::streams::{StreamSpec, Streams};
+use crate::streams::Streams;
 
 pub use self::contexts::{ContextNotice, ContextSpec, ElsewhereSnapshot, PATIENCE, Presence, RETRY};
 pub use self::flows::{FieldReader, FlowFields};
@@ -67,6 +68,7 @@ pub use self::paths::{ChannelPath, ContextsSnapshot, PathStage};
 pub use self::placement::{
     GATHER_TIME, MoveNotice, Moved, RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, View,
 };
+pub use self::policy::{ChannelPolicy, MessagesPolicy};
 pub use self::requested::{
     Asked, AskedError, BroughtFormat, FormatAsked, HandlerAsked, HandlerBounds, HandlerJob, HandlerRules,
     MadeHandler, PlanJob, Planned, QueryAsked, QueryPlan, QueryPlanner, QueryRefused, RequestCounters,
@@ -169,12 +171,6 @@ impl MessageBroker {
         }
     }
 
-    /// Replaces the channels between clients and servers of a pool. Existing connections continue under the
-    /// rules with which they began.
-    pub fn set_streams(&mut self, specs: Vec<StreamSpec>) {
-        self.streams.set_channels(specs);
-    }
-
     /// Seeds the generator of the random bytes for handshakes. `seed` comes from a cryptographic generator
     /// and is not used anywhere else.
     pub fn seed(&mut self, seed: [u8; 32]) {
@@ -186,7 +182,7 @@ impl MessageBroker {
     ///
     /// # Errors
     /// The first channel that cannot be served; the others are.
-    pub fn set_channels(&mut self, mut specs: Vec<ChannelSpec>) -> Result<(), SpecError> {
+    fn set_channels(&mut self, mut specs: Vec<ChannelSpec>) -> Result<(), SpecError> {
         specs.extend(self.requested.specs().cloned());
         for number in self.channels.numbers() {
             let Some(bound) = self.channels.get_mut(number) else { continue };

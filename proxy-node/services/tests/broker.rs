@@ -10,11 +10,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use common::client::null_handshake;
-use common::{End, message, ready, subscribe};
+use common::{End, message, of_channels, ready, subscribe};
 use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits};
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_quality::OutputLink;
-use csp_services::{ChannelPath, ChannelSpec, MessageBroker, MessagesConfig, PathStage};
+use csp_services::{
+    ChannelPath, ChannelPolicy, ChannelSpec, MessageBroker, MessagesConfig, MessagesPolicy, PathStage,
+    SpecError,
+};
 use csp_tcp::{Stack, StackConfig};
 use csp_types::{FlowLabel, FourTuple, Instant};
 
@@ -52,7 +55,8 @@ fn push_pull() -> ChannelKind {
 impl World {
     fn new(kind: ChannelKind) -> Self {
         let mut broker = MessageBroker::new(MessagesConfig::new(HashKey([1, 2])));
-        broker.set_channels(vec![ChannelSpec::open(7, channel(kind))]).unwrap();
+        let spec = ChannelSpec::open(7, channel(kind));
+        broker.apply(Instant::from_nanos(1), &of_channels([spec])).unwrap();
         World {
             broker,
             ends: BTreeMap::new(),
@@ -313,12 +317,21 @@ fn a_channel_that_the_policy_removes_takes_its_connections_along() {
     w.connect(1, "PUB");
     w.connect(2, "SUB");
     w.arrive(2, &subscribe(b""));
-    w.broker.set_channels(Vec::new()).unwrap();
+    w.broker.apply(w.now, &MessagesPolicy::default()).unwrap();
     w.settle();
     assert_eq!((w.steps[&1], w.steps[&2]), (Step::Close, Step::Close));
     w.leave(1);
     w.leave(2);
     assert_eq!(w.broker.plane().unwrap().peers(), 0);
+}
+
+impl World {
+    /// Puts the channel with a path of these stages into force.
+    fn set_path(&mut self, kind: ChannelKind, stages: &[(&str, u16, &str)]) -> Result<(), SpecError> {
+        let spec = ChannelSpec::open(7, channel(kind));
+        let channel = ChannelPolicy { paths: path(stages), ..spec.into() };
+        self.broker.apply(self.now, &of_channels([channel]))
+    }
 }
 
 fn path(stages: &[(&str, u16, &str)]) -> Vec<ChannelPath> {
@@ -343,21 +356,21 @@ fn messages_pass_the_path_that_the_policy_names_at_that_time() {
             w.arrive(2, &subscribe(b""));
         }
         let all: Vec<Vec<u8>> = (0..6u8).map(|n| message(&[&[n]])).collect();
-        w.broker.set_paths(w.now, &path(&[("forward", 0, ""), ("drop-every", 1, "3")])).unwrap();
+        w.set_path(kind, &[("forward", 0, ""), ("drop-every", 1, "3")]).unwrap();
         w.arrive(1, &all.concat());
         let kept = [&all[..2], &all[3..5]].concat().concat();
         assert_eq!(w.taken(2), kept);
-        w.broker.set_paths(w.now, &path(&[("forward", 0, ""), ("drop-every", 1, "2")])).unwrap();
+        w.set_path(kind, &[("forward", 0, ""), ("drop-every", 1, "2")]).unwrap();
         let id = w.broker.contexts().paths[0].1.id;
         w.arrive(1, &all.concat());
         assert_eq!(w.taken(2), [&all[..1], &all[2..3], &all[4..5]].concat().concat(), "parameters only");
-        let refused = w.broker.set_paths(w.now, &path(&[("duplicate", 0, "0")])).unwrap_err();
+        let refused = w.set_path(kind, &[("duplicate", 0, "0")]).unwrap_err();
         assert!(
             refused.to_string().starts_with("the path of channel ticks: handler `duplicate`"),
             "{refused}"
         );
         assert_eq!(w.broker.contexts().paths[0].1.id, id, "the former path stays");
-        w.broker.set_paths(w.now, &[]).unwrap();
+        w.set_path(kind, &[]).unwrap();
         w.arrive(1, &all.concat());
         assert_eq!((w.taken(2), w.broker.contexts().paths.len()), (all.concat(), 0));
     }
@@ -368,7 +381,7 @@ fn a_path_holds_back_and_goes_on_with_its_receiver() {
     let mut w = World::new(push_pull());
     w.connect(1, "PUSH");
     w.connect(2, "PULL");
-    w.broker.set_paths(w.now, &path(&[("forward", 0, ""), ("forward", 1, "")])).unwrap();
+    w.set_path(push_pull(), &[("forward", 0, ""), ("forward", 1, "")]).unwrap();
     w.ends.get_mut(&2).unwrap().room = 0;
     let body = vec![7; 1_000];
     let one = message(&[&body]);

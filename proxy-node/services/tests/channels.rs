@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::client::null_handshake;
-use common::{End, message, subscribe};
+use common::{End, message, of_channels, subscribe};
 use csp_messages::{
     Budget, CacheConfig, ChannelConfig, ChannelCounters, ChannelKind, HashKey, LastValueKey, Policy,
     QueueLimits,
@@ -43,7 +43,7 @@ fn publish_subscribe(cache: Option<CacheConfig>) -> ChannelKind {
 impl World {
     fn new(specs: Vec<ChannelSpec>) -> Self {
         let mut broker = MessageBroker::new(MessagesConfig::new(HashKey([1, 2])));
-        broker.set_channels(specs).unwrap();
+        broker.apply(Instant::from_nanos(77), &of_channels(specs)).unwrap();
         World { broker, ends: BTreeMap::new(), now: Instant::from_nanos(77), steps: BTreeMap::new() }
     }
 
@@ -210,7 +210,8 @@ fn connections_of_a_channel_that_the_policy_changes_are_closed() {
     w.subscriber(2, 1, 1 << 20);
     let mut changed = spec(0, publish_subscribe(None));
     changed.channel.queue.messages = 11;
-    w.broker.set_channels(vec![changed, spec(1, publish_subscribe(None))]).unwrap();
+    let specs = [changed, spec(1, publish_subscribe(None))];
+    w.broker.apply(w.now, &of_channels(specs)).unwrap();
     w.settle();
     w.serve(2);
     assert_eq!(w.steps[&1], Step::Close, "it would never receive anything of the new channel");

@@ -10,7 +10,7 @@ mod supplied;
 
 use std::time::Duration;
 
-use common::{CHANNEL, End, World, message, open_channel, subscribe};
+use common::{CHANNEL, End, World, message, of_channels, open_channel, subscribe};
 use csp_context::builder::HandlerBuilder;
 use csp_context::session::{Limits, Session};
 use csp_handlers::{Call, Emit, FormatId, Handler, Needs, ParameterError, Piece, State, Stop, builtin};
@@ -18,7 +18,10 @@ use csp_messages::{ChannelKind, QueueLimits};
 use csp_proxy_core::PoolServer;
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_proxy_core::service::upstream::{Ended, OpenError, Opened, Request, ServerId, Upstream};
-use csp_services::{ChannelPath, ChannelSpec, ContextSpec, PATIENCE, PathStage, Presence, RETRY};
+use csp_services::{
+    ChannelPath, ChannelPolicy, ChannelSpec, ContextSpec, MessagesPolicy, PATIENCE, PathStage, Presence,
+    RETRY,
+};
 use csp_support::Random;
 use csp_types::FlowLabel;
 use csp_wire::context::{Place, Record, Supply};
@@ -67,6 +70,8 @@ struct Program {
 
 struct Cluster {
     w: World,
+    /// The channel.
+    spec: ChannelSpec,
     programs: Vec<Program>,
     /// Where supplied handlers of all programs are made.
     builder: HandlerBuilder,
@@ -103,13 +108,21 @@ impl Cluster {
     }
 
     fn with_path(spec: ChannelSpec, path: &[ChannelPath]) -> Self {
-        let mut w = World::new(spec);
+        let mut w = World::new(spec.clone());
         w.broker.handlers_mut().unwrap().deploy("append", Box::new(|| Box::new(Append))).unwrap();
-        let specs = [0, 1].map(|number| ContextSpec { number, service: format!("context g{number}") });
-        w.broker.set_contexts(w.now, &specs);
-        w.broker.set_paths(w.now, path).unwrap();
         let builder = HandlerBuilder::new(csp_sandbox::Limits::default());
-        Cluster { w, programs: Vec::new(), builder, next_label: LINKS, up: true, opened: 0, carried: 0 }
+        let (programs, next_label) = (Vec::new(), LINKS);
+        let mut c = Cluster { w, spec, programs, builder, next_label, up: true, opened: 0, carried: 0 };
+        c.set_paths(path);
+        c
+    }
+
+    /// Puts the channel with these paths into force, with two contexts elsewhere.
+    fn set_paths(&mut self, paths: &[ChannelPath]) {
+        let channel = ChannelPolicy { paths: paths.to_vec(), ..self.spec.clone().into() };
+        let contexts = [0, 1].map(|number| ContextSpec { number, service: format!("context g{number}") });
+        let policy = MessagesPolicy { contexts: contexts.to_vec(), ..of_channels([channel]) };
+        self.w.broker.apply(self.w.now, &policy).unwrap();
     }
 
     /// Runs timers that are due, and opens the connections that are asked for.
@@ -216,7 +229,7 @@ fn messages_pass_a_path_that_leaves_the_worker_and_comes_back() {
         // Parameters change between two messages, and the state stays.
         let mut changed = stages;
         changed[1].2 = "2";
-        c.w.broker.set_paths(c.w.now, &path(&changed)).unwrap();
+        c.set_paths(&path(&changed));
         c.w.arrive(1, &all[..4].concat());
         c.settle();
         assert_eq!(c.w.taken(2).len(), expected.len() / 3);
@@ -327,7 +340,7 @@ fn messages_wait_for_a_context_that_is_not_there_and_hold_senders_back() {
     assert!(received == one.repeat(3_000));
     assert_eq!((c.presence(), c.opened), (Presence::Connected, 1));
     // Without a path there is no use for it.
-    c.w.broker.set_paths(c.w.now, &[]).unwrap();
+    c.set_paths(&[]);
     c.turn();
     c.pass(Duration::from_secs(1));
     let label = c.programs[0].label;
@@ -362,7 +375,7 @@ fn a_path_that_is_removed_does_not_wait_forever_for_a_lost_context() {
     c.lose(0);
     let (old, new) = (message(&[b"old"]), message(&[b"new"]));
     c.w.arrive(1, &old.repeat(3));
-    c.w.broker.set_paths(c.w.now, &[]).unwrap();
+    c.set_paths(&[]);
     c.w.arrive(1, &new);
     c.settle();
     assert!(c.w.taken(2).is_empty(), "what has entered the old path leaves first");

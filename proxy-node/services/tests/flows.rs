@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use common::{End, client};
+use common::{End, client, of_channels};
 use csp_formats::{Cell, Fixed, Load, Schema};
 use csp_messages::{Budget, ChannelConfig, ChannelKind, FormatId, HashKey, Policy, QueueLimits};
 use csp_operators::FormatSet;
@@ -60,7 +60,8 @@ impl World {
             queue: QueueLimits::default(),
             sequence: false,
         };
-        broker.set_channels(vec![ChannelSpec { formats, ..ChannelSpec::open(CHANNEL, channel) }]).unwrap();
+        let spec = ChannelSpec { formats, ..ChannelSpec::open(CHANNEL, channel) };
+        broker.apply(Instant::from_nanos(1), &of_channels([spec])).unwrap();
         let table = FlowTable::new(8).replace(flows).unwrap();
         let link = LinkConfig { bits_per_second: LINK, quantum: QUANTUM };
         broker.set_flow_fields(None, table.generation(), Arc::new(fields));

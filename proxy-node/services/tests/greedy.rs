@@ -10,7 +10,7 @@ use common::*;
 use csp_messages::{ChannelKind, QueueLimits};
 use csp_proxy_core::service::local::LocalServices as _;
 use csp_quality::OutputLink;
-use csp_services::{ChannelPath, ChannelSpec, PathStage};
+use csp_services::{ChannelPath, ChannelPolicy, ChannelSpec, PathStage};
 
 const BAD: u32 = 9;
 
@@ -101,7 +101,7 @@ fn what_one_channel_subscribes_to_leaves_room_for_others() {
     assert_eq!(w.broker.snapshots()[0].status.subscriptions.entries, 1_000);
     let mut other = open_channel();
     (other.number, other.channel.name) = (CHANNEL + 1, "other".to_owned());
-    w.broker.set_channels(vec![open_channel(), other]).unwrap();
+    w.apply([open_channel(), other]).unwrap();
     assert_eq!(w.broker.channels().count(), 2, "a new channel has its root");
 }
 
@@ -173,7 +173,8 @@ fn a_burst_waits_for_the_handlers_of_a_path_instead_of_being_dropped() {
     };
     // More work for each message than contexts do in a pass for all that a visit brings.
     let stages = vec![stage("duplicate", "8"), stage("duplicate", "8"), stage("drop-every", "1")];
-    w.broker.set_paths(w.now, &[ChannelPath::new(CHANNEL, stages)]).unwrap();
+    let paths = vec![ChannelPath::new(CHANNEL, stages)];
+    w.apply([ChannelPolicy { paths, ..open_channel().into() }]).unwrap();
     w.connect_null(1, "PUB");
     // More than a path's queue holds, at once.
     w.arrive(1, &message(&[b"news"]).repeat(1_000));

@@ -115,7 +115,7 @@ fn a_key_that_the_policy_removes_ends_its_sessions_and_no_others() {
         keys.clients.remove(&public(READER));
         keys.clients.insert(public(BOTH), SUBSCRIBE);
     });
-    w.broker.set_channels(vec![less]).unwrap();
+    w.apply([less]).unwrap();
     w.settle();
     assert!(w.has_ended(2) && w.has_ended(4), "unknown now, and not to publish any more");
     assert!(!w.has_ended(1) && !w.has_ended(3));
@@ -128,7 +128,7 @@ fn a_key_that_the_policy_removes_ends_its_sessions_and_no_others() {
     let other = with_keys(keyed_channel(), |keys| {
         keys.server = std::sync::Arc::new(csp_zmtp::CurveKeys::new([1; 32]))
     });
-    w.broker.set_channels(vec![other]).unwrap();
+    w.apply([other]).unwrap();
     w.settle();
     assert!(w.has_ended(1) && w.has_ended(3));
 }
@@ -218,7 +218,7 @@ fn heartbeats_go_to_peers_and_a_silent_one_is_disconnected() {
 #[test]
 fn a_channel_with_keys_needs_random_bytes() {
     let mut broker = csp_services::MessageBroker::new(config());
-    let error = broker.set_channels(vec![keyed_channel()]).unwrap_err();
+    let error = broker.apply(Instant::ZERO, &of_channels([keyed_channel()])).unwrap_err();
     assert!(error.to_string().contains("ticks"), "{error}");
     assert_eq!(
         Rights::default(),

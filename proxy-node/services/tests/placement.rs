@@ -6,13 +6,14 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::client::null_handshake;
-use common::{End, ready};
+use common::{End, of_channels, ready};
 use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits, Role, Targets};
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_quality::OutputLink;
 use csp_services::{
-    ChannelPath, ChannelSpec, GATHER_TIME, Header, MessageBroker, MessagesConfig, MoveNotice, PathStage,
-    PrefixedPort, RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, View,
+    ChannelPath, ChannelPolicy, ChannelSpec, GATHER_TIME, Header, MessageBroker, MessagesConfig,
+    MessagesPolicy, MoveNotice, PathStage, PrefixedPort, RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME,
+    View,
 };
 use csp_types::{Duration, FlowLabel, FourTuple, Instant, Owner, PlacementKey};
 use csp_zmtp::Prefix;
@@ -78,10 +79,11 @@ impl World {
             ChannelKind::PublishSubscribe { .. } => vec![both()],
             ChannelKind::PushPull { .. } => Vec::new(),
         };
-        broker.set_channels(vec![ChannelSpec { prefixed, ..ChannelSpec::open(NUMBER, channel) }]).unwrap();
-        let mut w = World { broker, ends: BTreeMap::new(), now: Instant::from_nanos(1) };
-        w.broker.set_places(w.now, [(NUMBER, PlacementKey::of_address(([10, 0, 0, 1], 5556).into()))]);
-        w
+        let spec = ChannelSpec { prefixed, ..ChannelSpec::open(NUMBER, channel) };
+        let place = Some(PlacementKey::of_address(([10, 0, 0, 1], 5556).into()));
+        let now = Instant::from_nanos(1);
+        broker.apply(now, &of_channels([ChannelPolicy { place, ..spec.into() }])).unwrap();
+        World { broker, ends: BTreeMap::new(), now }
     }
 
     /// New connections go to workers of these proxies.
@@ -245,9 +247,6 @@ fn receivers_of_a_derived_channel_wait_for_the_senders_of_its_source() {
         queue: QueueLimits { messages: 10, ..QueueLimits::default() },
         sequence: false,
     };
-    let specs = [(NUMBER, "ticks"), (DERIVED, "derived")];
-    let specs = specs.map(|(number, name)| ChannelSpec::open(number, channel(name)));
-    w.broker.set_channels(specs.into()).unwrap();
     let stage = |handler: &str, outputs| PathStage {
         handler: handler.to_owned(),
         context: 0,
@@ -259,9 +258,12 @@ fn receivers_of_a_derived_channel_wait_for_the_senders_of_its_source() {
     let divides = stage("forward", vec![Targets::outlet(0)]);
     let source = ChannelPath { outlets: vec![DERIVED], ..ChannelPath::new(NUMBER, vec![divides]) };
     let derived = ChannelPath::new(DERIVED, vec![stage("forward", Vec::new())]);
-    w.broker.set_paths(w.now, &[source, derived]).unwrap();
-    let key = PlacementKey::of_address(([10, 0, 0, 1], 5556).into());
-    w.broker.set_places(w.now, [(NUMBER, key), (DERIVED, key)]);
+    let place = Some(PlacementKey::of_address(([10, 0, 0, 1], 5556).into()));
+    let channels = [("ticks", source), ("derived", derived)].map(|(name, path)| {
+        let spec = ChannelSpec::open(path.number, channel(name));
+        ChannelPolicy { paths: vec![path], place, ..spec.into() }
+    });
+    w.broker.apply(w.now, &of_channels(channels)).unwrap();
     w.pass(Duration::from_secs(100));
     w.connect(1, "PUB");
     w.connect_to(DERIVED, 2, "SUB");
@@ -385,6 +387,12 @@ fn programs_of_the_cluster_are_sent_to_the_owner() {
     assert_eq!((w.broker.elsewhere(NUMBER), w.broker.elsewhere(8)), (Some(owner("pn-2")), None));
     w.view(&["pn-1"]);
     assert_eq!(w.broker.elsewhere(NUMBER), None);
+    // A channel that this proxy cannot serve has an owner, too.
+    w.view(&["pn-2"]);
+    let place = PlacementKey::of_address(([10, 0, 0, 1], 5556).into());
+    let policy = MessagesPolicy { unserved: vec![(NUMBER, place)], ..MessagesPolicy::default() };
+    w.broker.apply(w.now, &policy).unwrap();
+    assert_eq!((w.broker.snapshots().len(), w.broker.elsewhere(NUMBER)), (0, Some(owner("pn-2"))));
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::client::null_handshake;
-use common::{End, ready};
+use common::{End, of_channels, ready};
 use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits, Role};
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_quality::OutputLink;
@@ -85,7 +85,7 @@ impl World {
         };
         let mut broker = MessageBroker::new(MessagesConfig::new(HashKey([1, 2])));
         let spec = ChannelSpec { prefixed, ..ChannelSpec::open(7, channel) };
-        broker.set_channels(vec![spec.clone()]).unwrap();
+        broker.apply(NOW, &of_channels([spec.clone()])).unwrap();
         World { broker, spec, ends: BTreeMap::new(), steps: BTreeMap::new() }
     }
 
@@ -219,7 +219,7 @@ fn any_cut_of_the_stream_gives_the_same_messages() {
 fn peers_of_a_derived_channel_receive_and_do_not_publish() {
     let mut w = World::new(publish(Policy::DropNewest));
     let spec = ChannelSpec { derived: true, ..w.spec.clone() };
-    w.broker.set_channels(vec![spec]).unwrap();
+    w.broker.apply(NOW, &of_channels([spec])).unwrap();
     for (n, port) in [(1, SOFH), (2, STRIPPED), (3, SHORT)] {
         let tuple =
             FourTuple { local: ([10, 0, 0, 1], port).into(), remote: ([10, 0, 0, 2], n as u16).into() };
@@ -268,7 +268,7 @@ fn a_described_header_is_filled_and_a_length_that_it_cannot_say_is_left_out() {
         queue: QueueLimits::default(),
         sequence: false,
     };
-    w.broker.set_channels(vec![ChannelSpec { prefixed, ..ChannelSpec::open(7, channel) }]).unwrap();
+    w.broker.apply(NOW, &of_channels([ChannelSpec { prefixed, ..ChannelSpec::open(7, channel) }])).unwrap();
     w.connect(1, SHORT);
     w.connect_zmtp(2, "PUB");
     // One byte behind the length belongs to the header, and is counted.
@@ -377,9 +377,8 @@ fn a_full_channel_refuses_a_connection_and_keeps_nothing_of_it() {
         kind,
         sequence: false,
     };
-    broker
-        .set_channels(vec![ChannelSpec { prefixed: ports(&kind), ..ChannelSpec::open(7, channel) }])
-        .unwrap();
+    let spec = ChannelSpec { prefixed: ports(&kind), ..ChannelSpec::open(7, channel) };
+    broker.apply(NOW, &of_channels([spec])).unwrap();
     w.broker = broker;
     [1, 2].iter().for_each(|n| w.connect(*n, SOFH));
     let tuple = FourTuple { local: ([10, 0, 0, 1], SOFH).into(), remote: ([10, 0, 0, 2], 3).into() };

@@ -14,8 +14,8 @@ use csp_formats::{Name, Schema};
 use csp_messages::{FormatId, StageMaker};
 use csp_operators::FormatSet;
 use csp_services::{
-    BroughtFormat, ChannelFeed, ChannelFormats, ChannelPath, ChannelSpec, FormatAsked, PathStage, QueryAsked,
-    QueryPlan, QueryPlanner, QueryRefused, RequestPlace, RequestSpec,
+    BroughtFormat, ChannelFeed, ChannelFormats, ChannelPath, ChannelPolicy, ChannelSpec, FormatAsked,
+    PathStage, QueryAsked, QueryPlan, QueryPlanner, QueryRefused, RequestPlace, RequestSpec,
 };
 use csp_types::Duration;
 
@@ -98,7 +98,8 @@ fn a_key_needs_the_right_to_ask_for_a_query() {
         keys.clients.get_mut(&public(READER)).unwrap().query = true;
     });
     let mut w = World::new(spec.clone());
-    w.broker.set_requests(vec![requests(&spec, ([127, 0, 0, 1], 9).into())]);
+    let requests = Some(requests(&spec, ([127, 0, 0, 1], 9).into()));
+    w.apply([ChannelPolicy { requests, ..spec.into() }]).unwrap();
     let mut other = w.connect_curve(1, BOTH, "REQ");
     assert_eq!(ask(&mut w, 1, &mut other, QUERY), r#"{"error":"the key has not the right `query`"}"#);
     let mut reader = w.connect_curve(2, READER, "REQ");
@@ -129,7 +130,8 @@ fn the_program_of_the_documentation_gets_its_rows() {
     let spec = ChannelSpec { formats: Some(ChannelFormats::new("one", formats())), ..open_channel() };
     let mut server = Server::new(spec.clone());
     let address = server.listen(PLACE);
-    server.broker.set_requests(vec![requests(&spec, address)]);
+    let requests = Some(requests(&spec, address));
+    server.apply(&of_channels([ChannelPolicy { requests, ..spec.into() }]));
     let here = format!("127.0.0.1:{}", server.port());
     let folder = std::env::temp_dir();
     let reader = Program::start_text(&program(&here), &folder);

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use common::client::null_handshake;
-use common::{End, subscribe};
+use common::{End, of_channels, subscribe};
 use csp_messages::{
     Budget, ChannelConfig, ChannelKind, CopyState, HashKey, Policy, QueueLimits, Role, TraceError,
     TraceRequest,
@@ -44,7 +44,7 @@ impl World {
             queue: QueueLimits { messages: 1, ..QueueLimits::default() },
             sequence: false,
         };
-        broker.set_channels(vec![ChannelSpec::open(7, channel)]).unwrap();
+        broker.apply(NOW, &of_channels([ChannelSpec::open(7, channel)])).unwrap();
         World { broker, ends: BTreeMap::new() }
     }
 

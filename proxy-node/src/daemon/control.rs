@@ -284,7 +284,8 @@ async fn apply(
     times.record((received, translated), &spans);
     prepared.done(&policy);
     result?;
-    let (generation, services, channels) = (active.generation, policy.services.len(), policy.channels.len());
+    let (generation, services, channels) =
+        (active.generation, policy.services.len(), policy.messages.channels.len());
     tracing::info!(generation, services, channels, "policy in force");
     ring.check(&active.policy, curve_keys)
 }

@@ -138,7 +138,8 @@ impl Modules {
                             .position(|known| std::ptr::eq(*known, stage))
                             .unwrap_or(0);
                         // Nothing is hashed by what is only checked.
-                        let formats = super::policy::channel_formats(policy, planned.catalogue(), at, 0);
+                        let known = &planned.catalogue().channels[at];
+                        let formats = super::policy::channel_formats(policy, channel, known, 0);
                         let fields = fields(formats.as_ref());
                         let tried = Supplied::new(&module, fields, handler.on_stop, &stage.parameters);
                         let elsewhere = match stage.may_be_elsewhere() {

@@ -1,5 +1,6 @@
 //! Converts a policy to what the workers need of it.
 
+mod channel;
 pub mod flows;
 mod framing;
 mod queries;
@@ -10,10 +11,9 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use csp_messages::{Budget, CacheConfig, ChannelConfig, ChannelKind, QueueLimits};
 use csp_planner::Planned;
-use csp_policy::{Curve, Pattern, Permission, TcpOptions, UnknownFormat};
-use csp_services::{ChannelKeys, ChannelSpec, ContextSpec, Rights};
+use csp_policy::{Channel, ChannelPort, TcpOptions};
+use csp_services::{ContextSpec, MessagesPolicy};
 use csp_types::{Duration, NodeId};
 
 use crate::WorkerPolicy;
@@ -74,93 +74,49 @@ pub fn translate(
         except: e.except.clone(),
         tcp: translate_tcp(&e.tcp),
     };
-    let (policy, catalogue) = (planned.policy(), planned.catalogue());
+    let policy = planned.policy();
     let mut services: Vec<ServiceSpec> = policy.services.iter().map(service).collect();
-    let (mut channels, mut streams, mut paths) = (Vec::new(), Vec::new(), Vec::new());
-    for (at, channel) in policy.all_channels().enumerate() {
-        let channel = &channel;
-        let number = numbers.of(&channel.name);
-        let passes = !channel.pool.is_empty();
-        match passes {
-            true => streams.push(framing::stream(channel, number)),
-            false => {
-                let keys = channel.curve.as_ref().map(|curve| translate_curve(curve, ring));
-                if keys != Some(None) {
-                    let query = at.checked_sub(policy.channels.len());
-                    let source = policy.source_of(&channel.name);
-                    let formats = match source {
-                        Some(source) => queries::derived_formats(policy, catalogue, source, numbers.seed),
-                        None => queries::formats(policy, catalogue, at, numbers.seed),
-                    };
-                    match (query, source) {
-                        (Some(query), _) => {
-                            paths.push(queries::path(policy, catalogue, query, number, numbers.seed));
-                        }
-                        (None, Some(source)) => {
-                            paths.push(queries::derived_path(source, &channel.name, number));
-                        }
-                        (None, None) => {
-                            let (formats, supplied) = (formats.as_ref(), &policy.handlers[..]);
-                            let known = &catalogue.channels[at];
-                            let of =
-                                queries::PathSource { channel, number, known, formats, supplied, modules };
-                            paths.extend(queries::channel_paths(&of, |name| numbers.of(name)));
-                        }
-                    }
-                    let derived = query.is_some() || source.is_some();
-                    channels.push(ChannelSpec {
-                        formats,
-                        drops_unknown: channel.unknown == UnknownFormat::Drop,
-                        derived,
-                        number,
-                        channel: translate_channel(channel),
-                        prefixed: framing::prefixed_ports(channel, derived),
-                        heartbeat: (channel.heartbeat_s > 0)
-                            .then(|| Duration::from_secs(channel.heartbeat_s.into())),
-                        keys: keys.flatten().map(Arc::new),
-                    });
-                }
+    let mut messages = MessagesPolicy::default();
+    for of in planned.channels() {
+        let channel = &*of.channel;
+        services.extend(channel_services(channel, numbers.of(&channel.name)));
+        services
+            .extend(of.requested.iter().flat_map(|place| channel_services(place, numbers.of(&place.name))));
+        if !channel.pool.is_empty() {
+            messages.streams.push(framing::stream(channel, numbers.of(&channel.name)));
+            continue;
+        }
+        match channel::translate(planned, &of, numbers, (ring, modules)) {
+            Some(channel) => messages.channels.push(channel),
+            None => {
+                let all = std::iter::once(channel).chain(&of.requested);
+                messages.unserved.extend(all.map(|channel| (numbers.of(&channel.name), of.place)));
             }
         }
-        services.extend(channel.ports().map(|port| ServiceSpec {
-            name: channel.service_name(port.port),
-            address: (channel.vip, port.port).into(),
-            pool: pool(&channel.pool),
-            local: (!passes).then_some(number),
-            between: passes.then_some(number),
-            tcp: translate_tcp(&channel.tcp),
-            backlog: BacklogLimits::default(),
-        }));
     }
-    let requests = queries::requests::specs(policy, catalogue, &channels, numbers);
-    services.extend(policy.requested_channels().map(|(_, place)| ServiceSpec {
-        name: place.service_name(place.port),
-        address: (place.vip, place.port).into(),
-        pool: Vec::new(),
-        local: Some(numbers.of(&place.name)),
-        between: None,
-        tcp: translate_tcp(&place.tcp),
-        backlog: BacklogLimits::default(),
-    }));
-    let placements = policy.placements();
-    let contexts = policy.contexts.iter().filter_map(|context| {
+    for context in &policy.contexts {
         services.push(context_service(context));
-        Some(ContextSpec { number: context.number()?, service: context.service_name() })
-    });
-    let contexts = contexts.collect();
-    let flows = flows::translate(policy, catalogue, numbers);
-    WorkerPolicy {
-        services,
-        flows,
-        contexts,
-        egress: policy.egress.iter().map(rule).collect(),
-        channels,
-        requests,
-        streams,
-        paths,
-        feeds: queries::feeds(policy, catalogue, numbers),
-        places: placements.into_iter().map(|(name, key)| (numbers.of(&name), key)).collect(),
+        let spec = |number| ContextSpec { number, service: context.service_name() };
+        messages.contexts.extend(context.number().map(spec));
     }
+    let egress = policy.egress.iter().map(rule).collect();
+    let flows = flows::translate(policy, planned.catalogue(), numbers);
+    WorkerPolicy { services, egress, messages, flows }
+}
+
+/// Returns the services at the ports of a channel.
+fn channel_services(channel: &Channel, number: u32) -> Vec<ServiceSpec> {
+    let passes = !channel.pool.is_empty();
+    let service = |port: ChannelPort| ServiceSpec {
+        name: channel.service_name(port.port),
+        address: (channel.vip, port.port).into(),
+        pool: pool(&channel.pool),
+        local: (!passes).then_some(number),
+        between: passes.then_some(number),
+        tcp: translate_tcp(&channel.tcp),
+        backlog: BacklogLimits::default(),
+    };
+    channel.ports().map(service).collect()
 }
 
 /// The service of which a process is a context: nobody but the proxy connects to it.
@@ -178,45 +134,6 @@ fn context_service(context: &csp_policy::GContext) -> ServiceSpec {
 
 fn pool(members: &[csp_policy::PoolMember]) -> Vec<PoolServer> {
     members.iter().map(|m| PoolServer { node: m.node, port: m.port }).collect()
-}
-
-/// Returns the keys of a channel; `None` if this proxy does not have the secret one.
-fn translate_curve(curve: &Curve, ring: &KeyRing) -> Option<ChannelKeys> {
-    let rights = |may: &[Permission]| Rights {
-        publish: may.contains(&Permission::Publish),
-        subscribe: may.contains(&Permission::Subscribe),
-        control: may.contains(&Permission::Control),
-        query: may.contains(&Permission::Query),
-        supply: may.contains(&Permission::Supply),
-    };
-    let clients = curve.clients.iter().map(|client| (client.key.0, rights(&client.may))).collect();
-    let server = ring.get(&curve.server_key)?.clone();
-    Some(ChannelKeys { server, require: curve.require, clients, any: rights(&curve.any) })
-}
-
-fn translate_channel(channel: &csp_policy::Channel) -> ChannelConfig {
-    let csp_policy::Channel { name, pattern, message_kib, queue, memory, last_value, sequence, .. } = channel;
-    let limits =
-        QueueLimits { messages: queue.messages, bytes: u64::from(queue.kib) << 10, ..QueueLimits::default() };
-    let cache = last_value.map(|last| CacheConfig {
-        key: last.key,
-        entries: last.entries,
-        bytes: u64::from(last.kib) << 10,
-    });
-    ChannelConfig {
-        name: name.clone(),
-        kind: match pattern {
-            Pattern::Publish => ChannelKind::PublishSubscribe { policy: queue.full, cache },
-            Pattern::Push => ChannelKind::PushPull { backlog: limits },
-        },
-        budget: Budget {
-            guaranteed: u64::from(memory.guaranteed_mib) << 20,
-            max: u64::from(memory.max_mib) << 20,
-        },
-        message_len_max: message_kib << 10,
-        queue: limits,
-        sequence: *sequence,
-    }
 }
 
 fn translate_tcp(tcp: &TcpOptions) -> ServiceTcp {

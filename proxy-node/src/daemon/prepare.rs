@@ -16,7 +16,7 @@ pub struct Prepared {
 impl Prepared {
     /// Makes the handlers that so many workers will need for a policy.
     pub fn prepare(&self, policy: &WorkerPolicy, workers: usize) {
-        for path in &policy.paths {
+        for path in policy.messages.paths() {
             let is_kept = self.active.iter().any(|active| path.keeps_handlers_of(active));
             if !is_kept {
                 // Handlers of contexts elsewhere are made there.
@@ -28,8 +28,8 @@ impl Prepared {
 
     /// Records that the workers have been asked, and drops what they did not need.
     pub fn done(&mut self, policy: &WorkerPolicy) {
-        policy.paths.iter().flat_map(makers).for_each(StageMaker::discard);
-        self.active.clone_from(&policy.paths);
+        policy.messages.paths().flat_map(makers).for_each(StageMaker::discard);
+        self.active = policy.messages.paths().cloned().collect();
     }
 }
 
@@ -43,9 +43,21 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use csp_handlers::builtin;
-    use csp_services::PathStage;
+    use csp_messages::{Budget, ChannelConfig, ChannelKind, Policy, QueueLimits};
+    use csp_services::{ChannelPolicy, ChannelSpec, MessagesPolicy, PathStage};
 
     use super::*;
+
+    fn channel() -> ChannelConfig {
+        ChannelConfig {
+            name: "ticks".to_owned(),
+            kind: ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None },
+            budget: Budget { guaranteed: 0, max: 1 << 20 },
+            message_len_max: 1 << 10,
+            queue: QueueLimits::default(),
+            sequence: false,
+        }
+    }
 
     fn policy(made: &Arc<AtomicUsize>, parameters: &str) -> WorkerPolicy {
         let made = made.clone();
@@ -61,7 +73,10 @@ mod tests {
             auto: None,
             outputs: Vec::new(),
         };
-        WorkerPolicy { paths: vec![ChannelPath::new(1, vec![stage])], ..WorkerPolicy::default() }
+        let paths = vec![ChannelPath::new(1, vec![stage])];
+        let channel = ChannelPolicy { paths, ..ChannelSpec::open(1, channel()).into() };
+        let messages = MessagesPolicy { channels: vec![channel], ..MessagesPolicy::default() };
+        WorkerPolicy { messages, ..WorkerPolicy::default() }
     }
 
     #[test]
@@ -71,7 +86,7 @@ mod tests {
         let first = policy(&made, "1");
         prepared.prepare(&first, 2);
         assert_eq!(count(), 2);
-        let maker = first.paths[0].stages[0].maker.clone().unwrap();
+        let maker = first.messages.channels[0].paths[0].stages[0].maker.clone().unwrap();
         assert!(maker.make().is_some() && maker.make().is_some());
         assert_eq!(count(), 2, "workers got what was prepared");
         prepared.done(&first);
@@ -81,7 +96,7 @@ mod tests {
         prepared.prepare(&second, 2);
         assert_eq!(count(), 4);
         prepared.done(&second);
-        assert!(second.paths[0].stages[0].maker.as_ref().unwrap().make().is_some());
+        assert!(second.messages.channels[0].paths[0].stages[0].maker.as_ref().unwrap().make().is_some());
         assert_eq!(count(), 5, "what was not used is gone, and made when it is needed after all");
     }
 }

@@ -199,7 +199,14 @@ impl Elsewhere {
     /// Records that paths, or their parameters, have changed.
     pub(super) fn paths_changed(&mut self, now: Instant) {
         self.epoch += 1;
-        self.due = Some(now);
+        self.look_at_slots(now);
+    }
+
+    /// Schedules an examination of the contexts, if there were ever any.
+    fn look_at_slots(&mut self, now: Instant) {
+        if !self.slots.is_empty() {
+            self.due = Some(now);
+        }
     }
 
     /// Returns whether the context with this number at the plane is connected.
@@ -222,7 +229,7 @@ impl Elsewhere {
     }
 
     /// Replaces the contexts elsewhere. Connections to contexts that remain continue.
-    fn set(&mut self, now: Instant, specs: &[ContextSpec]) {
+    pub(super) fn set(&mut self, now: Instant, specs: &[ContextSpec]) {
         // The worker goes through them whenever it looks for the next connection: without contexts there are
         // none.
         let needed = specs.iter().map(|spec| usize::from(spec.number) + 1).max().unwrap_or(0);
@@ -238,7 +245,7 @@ impl Elsewhere {
                 }
             }
         }
-        self.due = Some(now);
+        self.look_at_slots(now);
     }
 
     /// Opens and closes connections as contexts are needed, and discards messages that have waited for longer
@@ -441,11 +448,6 @@ impl Elsewhere {
 }
 
 impl MessageBroker {
-    /// Replaces the contexts elsewhere. Connections to contexts that remain continue.
-    pub fn set_contexts(&mut self, now: Instant, specs: &[ContextSpec]) {
-        self.elsewhere.set(now, specs);
-    }
-
     /// Removes and returns the oldest notice about contexts.
     pub fn poll_context_notice(&mut self) -> Option<ContextNotice> {
         if let Some(plane) = &mut self.plane {

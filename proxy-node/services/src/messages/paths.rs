@@ -39,7 +39,8 @@ pub struct PathStage {
     pub outputs: Vec<Targets>,
 }
 
-/// The path of the messages of a channel, or of those of one format: handlers, one after the other, or divided.
+/// The path of the messages of a channel, or of those of one format: handlers, one after the other, or
+/// divided.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChannelPath {
     /// The number of the channel's [`ChannelSpec`](super::ChannelSpec).
@@ -304,12 +305,12 @@ impl MessageBroker {
     }
 
     /// Replaces the paths of all channels between two messages. Paths that stay the same, or differ only in
-    /// parameters, keep their messages in place. Called after the channels are set. A channel whose new path
-    /// is not valid keeps its former path. If it has none, it is no longer served.
+    /// parameters, keep their messages in place. A channel whose new path is not valid keeps its former path.
+    /// If it has none, it is no longer served.
     ///
     /// # Errors
     /// The first path that is not valid. The others are in force.
-    pub fn set_paths(&mut self, now: Instant, paths: &[ChannelPath]) -> Result<(), SpecError> {
+    pub(super) fn set_paths(&mut self, now: Instant, paths: &[ChannelPath]) -> Result<(), SpecError> {
         self.paths.now = now;
         let mut result = Ok(());
         let requested: Vec<ChannelPath> = self.requested.paths().cloned().collect();

@@ -142,7 +142,7 @@ impl Placement {
 
     fn places_changed(&mut self, now: Instant) {
         self.is_new = self.places.values().any(|place| place.is_new(now));
-        self.due = Some(now);
+        self.due = (!self.places.is_empty()).then_some(now);
     }
 
     fn notify(&mut self, notice: MoveNotice) {
@@ -175,7 +175,7 @@ fn has_all(peer: &Peer, plane: &MessagePlane) -> bool {
 impl MessageBroker {
     /// Sets the keys that decide where each channel lives, by the channel's number. A channel without a key
     /// stays at this worker.
-    pub fn set_places(&mut self, now: Instant, keys: impl IntoIterator<Item = (u32, PlacementKey)>) {
+    pub(super) fn set_places(&mut self, now: Instant, keys: impl IntoIterator<Item = (u32, PlacementKey)>) {
         self.elsewhere.look(now);
         let young = self.placement.is_young(now);
         let Placement { view, places, .. } = &mut self.placement;

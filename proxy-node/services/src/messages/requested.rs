@@ -287,9 +287,9 @@ impl Requested {
 }
 
 impl MessageBroker {
-    /// Replaces the rules for requests. Called before the channels are set. Queries for which the new policy
-    /// has no place, or that it does not permit, end; the others continue.
-    pub fn set_requests(&mut self, specs: Vec<RequestSpec>) {
+    /// Replaces the rules for requests. Queries for which the new policy has no place, or that it does not
+    /// permit, end; the others continue.
+    pub(super) fn set_requests(&mut self, specs: Vec<RequestSpec>) {
         self.requested.specs = specs;
         self.keep_formats();
         let Requested { live, specs, brought, .. } = &mut self.requested;
@@ -414,9 +414,8 @@ impl MessageBroker {
         Ok(())
     }
 
-    /// Replaces the feeds of the policy's queries. Called after the channels and their paths are set, before
-    /// the next message.
-    pub fn set_feeds(&mut self, feeds: &[ChannelFeed]) {
+    /// Replaces the feeds of the policy's queries. The channels that they join are served.
+    pub(super) fn set_feeds(&mut self, feeds: &[ChannelFeed]) {
         self.requested.feeds = feeds.to_vec();
         self.apply_feeds();
     }

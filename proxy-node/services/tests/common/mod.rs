@@ -13,7 +13,9 @@ use client::{CurveClient, frame, property};
 use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits};
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_quality::OutputLink;
-use csp_services::{ChannelKeys, ChannelSpec, MessageBroker, MessagesConfig, Rights};
+use csp_services::{
+    ChannelKeys, ChannelPolicy, ChannelSpec, MessageBroker, MessagesConfig, MessagesPolicy, Rights, SpecError,
+};
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_zmtp::CurveKeys;
 pub use end::End;
@@ -76,11 +78,16 @@ pub fn with_keys(mut spec: ChannelSpec, change: impl FnOnce(&mut ChannelKeys)) -
     spec
 }
 
+/// What a policy with these channels says of messages.
+pub fn of_channels<C: Into<ChannelPolicy>>(channels: impl IntoIterator<Item = C>) -> MessagesPolicy {
+    MessagesPolicy { channels: channels.into_iter().map(Into::into).collect(), ..MessagesPolicy::default() }
+}
+
 /// A broker with one channel.
 pub fn broker(config: MessagesConfig, spec: ChannelSpec) -> MessageBroker {
     let mut broker = MessageBroker::new(config);
     broker.seed([0x77; 32]);
-    broker.set_channels(vec![spec]).unwrap();
+    broker.apply(Instant::from_nanos(1), &of_channels([spec])).unwrap();
     broker
 }
 
@@ -104,6 +111,14 @@ impl World {
     pub fn with(config: MessagesConfig, spec: ChannelSpec) -> Self {
         let (ends, steps) = (BTreeMap::new(), BTreeMap::new());
         World { broker: broker(config, spec), ends, now: Instant::from_nanos(1), steps }
+    }
+
+    /// Puts a policy with these channels into force.
+    pub fn apply<C: Into<ChannelPolicy>>(
+        &mut self,
+        channels: impl IntoIterator<Item = C>,
+    ) -> Result<(), SpecError> {
+        self.broker.apply(self.now, &of_channels(channels))
     }
 
     pub fn label(n: u32) -> FlowLabel {

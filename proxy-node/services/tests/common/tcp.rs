@@ -10,7 +10,7 @@ use std::time;
 
 use csp_proxy_core::service::local::{LocalServices as _, Step};
 use csp_quality::OutputLink;
-use csp_services::{ChannelSpec, MessageBroker};
+use csp_services::{ChannelSpec, MessageBroker, MessagesPolicy};
 use csp_types::{CurvePublicKey, FourTuple, Instant};
 
 use super::{CHANNEL, End, READER, SERVER, WRITER, World, broker, config, keyed_channel, public, ready};
@@ -126,6 +126,12 @@ impl Server {
         let address = listener.local_addr().unwrap();
         self.others.push((listener, number));
         address
+    }
+
+    /// Puts a policy into force.
+    pub fn apply(&mut self, policy: &MessagesPolicy) {
+        let now = self.now();
+        self.broker.apply(now, policy).unwrap();
     }
 
     pub fn port(&self) -> u16 {

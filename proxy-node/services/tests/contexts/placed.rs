@@ -115,7 +115,7 @@ fn a_stage_enters_the_worker_and_leaves_it_and_no_message_is_lost() {
         panic!("nothing was said");
     };
     // The same policy again leaves it there.
-    p.c.w.broker.set_paths(p.c.w.now, std::slice::from_ref(&path)).unwrap();
+    p.c.set_paths(std::slice::from_ref(&path));
     p.second(20);
     assert_eq!((p.context(), p.c.presence()), (1, Presence::Connected), "and the program stays at hand");
     assert!(p.until(G0, 200).is_some());
@@ -126,7 +126,7 @@ fn a_stage_enters_the_worker_and_leaves_it_and_no_message_is_lost() {
     assert_eq!(p.c.w.broker.contexts().places[0].moves, 3);
     // Another policy places it anew.
     let other = placed("duplicate", Rule::Supplied);
-    p.c.w.broker.set_paths(p.c.w.now, &[other]).unwrap();
+    p.c.set_paths(&[other]);
     p.c.settle();
     assert_eq!(p.context(), G0);
 }

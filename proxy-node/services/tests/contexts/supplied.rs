@@ -74,8 +74,8 @@ fn a_module_crosses_once_runs_there_and_messages_wait_meanwhile() {
     assert_eq!(c.w.taken(2), messages(0..4));
     // Another path with the same module at the same program: no byte of it crosses again.
     let before = c.carried;
-    c.w.broker.set_paths(c.w.now, &[]).unwrap();
-    c.w.broker.set_paths(c.w.now, &[supplied(G0, OnStop::Pass, 300_000)]).unwrap();
+    c.set_paths(&[]);
+    c.set_paths(&[supplied(G0, OnStop::Pass, 300_000)]);
     c.w.arrive(1, &messages(0..4));
     c.settle();
     assert_eq!(c.w.taken(2), messages(0..4));
@@ -137,7 +137,7 @@ fn a_module_that_cannot_run_there_says_so_and_its_messages_wait() {
     assert_eq!((&*channel, &*handler, context), ("ticks", "mine", G0));
     assert!(status(&c).stages[0].refused.is_some());
     // The next policy mends it.
-    c.w.broker.set_paths(c.w.now, &[supplied(G0, OnStop::Pass, 0)]).unwrap();
+    c.set_paths(&[supplied(G0, OnStop::Pass, 0)]);
     c.w.arrive(1, &messages(4..8));
     for _ in 0..8 {
         c.settle();

@@ -7,6 +7,7 @@ mod world;
 use std::time::Duration;
 
 use csp_proxy_core::ChannelId;
+use csp_services::MessagesPolicy;
 use csp_wire::channel::{CLOSE_UNREAD, MessageHeader, MessageKind};
 use csp_wire::tcp::Flags as TcpFlags;
 
@@ -218,7 +219,8 @@ fn a_reset_of_either_end_reaches_the_other() {
 #[test]
 fn a_channel_that_the_policy_removes_goes_with_its_last_connection() {
     let mut w = World::new(1 << 16);
-    w.core.local_mut().set_streams(Vec::new());
+    let now = w.now;
+    w.core.local_mut().apply(now, &MessagesPolicy::default()).unwrap();
     assert!(w.core.local().snapshots().is_empty());
     w.client_sends_all(&sofh(b"still served"));
     assert_eq!(w.server.received, sofh(b"still served"));

@@ -9,7 +9,7 @@ use csp_proxy_core::{
     BacklogLimits, Blocked, ChannelId, CoreConfig, HairpinConfig, Lane, PoolServer, Process, ProxyCore,
     ProxyOutput, ServiceSpec, ServiceTcp, Verdict,
 };
-use csp_services::{ChannelSnapshot, MessageBroker, MessagesConfig, StreamSpec};
+use csp_services::{ChannelSnapshot, MessageBroker, MessagesConfig, MessagesPolicy, StreamSpec};
 use csp_support::packets;
 use csp_tcp::StackConfig;
 use csp_types::{FlowLabel, Grant, Instant};
@@ -153,7 +153,9 @@ impl World {
         let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events: 16, hairpin, upstreams: 0 };
         let mut broker = MessageBroker::new(MessagesConfig::new(HashKey([1, 2])));
         let ports = vec![(PORT, Prefix::sofh(MESSAGE_LEN_MAX).unwrap())];
-        broker.set_streams(vec![StreamSpec { number: 3, name: "orders".to_owned(), ports }]);
+        let streams = vec![StreamSpec { number: 3, name: "orders".to_owned(), ports }];
+        let policy = MessagesPolicy { streams, ..MessagesPolicy::default() };
+        broker.apply(Instant::from_nanos(1_000_000_000), &policy).unwrap();
         let mut world = World {
             core: ProxyCore::with_local_services(config, broker),
             out: Out { descriptors: usize::MAX, ..Out::default() },

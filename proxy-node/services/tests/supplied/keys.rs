@@ -11,7 +11,7 @@ fn a_key_needs_the_right_to_supply() {
     let supplies = Rights { supply: true, ..Rights::default() };
     let spec = with_keys(keyed_channel(), |keys| _ = keys.clients.insert(public(READER), supplies));
     let mut w = World::new(spec.clone());
-    w.broker.set_requests(vec![requests(&spec, Some(rules(1)))]);
+    w.apply([asked(&spec, Some(rules(1)))]).unwrap();
     let request = json!({"handler": {"name": "count"}}).to_string();
     let ask = |w: &mut World, n: u32, client: &mut client::CurveClient| {
         let sealed =
@@ -30,8 +30,7 @@ fn a_key_needs_the_right_to_supply() {
     let spec = with_keys(spec, |keys| {
         keys.clients.insert(public(READER), Rights { control: true, ..Rights::default() });
     });
-    w.broker.set_requests(vec![requests(&spec, Some(rules(1)))]);
-    w.broker.set_channels(vec![spec]).unwrap();
+    w.apply([asked(&spec, Some(rules(1)))]).unwrap();
     let maker = StageMaker::once("same", builtin::make("forward").unwrap());
     w.broker.handler_made(w.now, job.ticket, Ok(MadeHandler { maker, module: String::new() }));
     w.settle();

@@ -11,9 +11,9 @@ use csp_handlers::{Call, Emit, Handler, Needs, ParameterError, Piece, State, Sto
 use csp_messages::{QueueLimits, StageMaker};
 use csp_proxy_core::service::local::LocalServices as _;
 use csp_services::{
-    BroughtFormat, ChannelSpec, FormatAsked, HandlerBounds, HandlerJob, HandlerRules, MadeHandler,
-    QueryAsked, QueryPlan, QueryPlanner, QueryRefused, RequestCounters, RequestNotice, RequestPlace,
-    RequestSpec,
+    BroughtFormat, ChannelPolicy, ChannelSpec, FormatAsked, HandlerBounds, HandlerJob, HandlerRules,
+    MadeHandler, QueryAsked, QueryPlan, QueryPlanner, QueryRefused, RequestCounters, RequestNotice,
+    RequestPlace, RequestSpec,
 };
 use csp_types::Duration;
 use csp_types::options::OnStop;
@@ -75,6 +75,11 @@ fn requests(of: &ChannelSpec, handlers: Option<HandlerRules>) -> RequestSpec {
     }
 }
 
+/// The channel with its requests.
+fn asked(spec: &ChannelSpec, handlers: Option<HandlerRules>) -> ChannelPolicy {
+    ChannelPolicy { requests: Some(requests(spec, handlers)), ..spec.clone().into() }
+}
+
 /// Emits each message as one frame, with how many it had and a letter.
 #[derive(Debug)]
 struct Counting {
@@ -126,7 +131,7 @@ impl Supply {
     fn new(handlers: Option<HandlerRules>) -> Self {
         let spec = open_channel();
         let mut w = World::new(spec.clone());
-        w.broker.set_requests(vec![requests(&spec, handlers)]);
+        w.apply([asked(&spec, handlers)]).unwrap();
         w.connect_null(1, "PUB");
         w.connect_null(2, "REQ");
         Supply { w, alive: Arc::default() }
@@ -333,7 +338,7 @@ fn handlers_and_requests_that_wait_are_bounded() {
         place
     };
     places.places = (1..=40).map(place).collect();
-    s.w.broker.set_requests(vec![places]);
+    s.w.apply([ChannelPolicy { requests: Some(places), ..open_channel().into() }]).unwrap();
     let module = vec![0; MODULE_LEN_MAX];
     let ask = |s: &mut Supply, n: u32, module: &[u8]| {
         s.w.connect_null_from(n, "REQ", CHANNEL, n as u8);
@@ -452,10 +457,7 @@ fn a_policy_ends_handlers_that_it_does_not_allow_as_they_are() {
     let topic = s.bring(2, "count", b'a')["topic"].clone();
     s.subscribe(3, PLACES[0], &topic);
     let apply = |s: &mut Supply, handlers: Option<HandlerRules>| {
-        s.w.broker.set_requests(vec![requests(&spec, handlers)]);
-        s.w.broker.set_channels(vec![spec.clone()]).unwrap();
-        s.w.broker.set_paths(s.w.now, &[]).unwrap();
-        s.w.broker.set_feeds(&[]);
+        s.w.apply([asked(&spec, handlers)]).unwrap();
         s.w.settle();
     };
     apply(&mut s, Some(rules(5)));

@@ -25,7 +25,7 @@ impl Modules {
                 continue;
             }
             // Nothing is hashed by what is only checked.
-            let formats = channel_formats(policy, catalogue, at, 0);
+            let formats = channel_formats(policy, channel, known, 0);
             let set = formats.as_ref().map_or_else(Arc::default, |formats| formats.set().clone());
             for plan in plan_paths(channel, known, &set) {
                 if let Some(error) = self.refused(policy, &plan, formats.as_ref()) {

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use csp_handlers::{FormatId, Handler, OUTPUTS_MAX, State};
 use csp_messages::{PathEntry, PlacementBounds, QueueLimits, Rule, StageMaker, Targets};
 use csp_planner::{
-    Catalogue, Destination, KnownFormat, PathPlan, PlannedQuery, PlannedStage, QuerySource,
-    RequestedTranslation, format_set, parameters, plan_paths,
+    Destination, KnownFormat, PathPlan, PlannedQuery, PlannedStage, QuerySource, RequestedTranslation,
+    format_set, parameters, plan_paths,
 };
 use csp_policy::{Channel, Policy, Query, RowFormat, SuppliedHandler};
 use csp_services::{AutoPlace, ChannelFeed, ChannelFormats, ChannelPath, FormatText, PathStage};
 use csp_types::Duration;
 
-use super::Numbers;
 use crate::daemon::modules::Modules;
 use crate::daemon::specialised;
 
@@ -27,15 +26,14 @@ const TRANSLATE: &str = "translate";
 /// Name of the operator that writes rows as JSON.
 const PRINT: &str = "to-json";
 
-/// Returns the formats of the channel with this index in the policy; `None` if it has none, or is a query. `seed` determines the hashes of keys in its
-/// operators.
+/// Returns the formats of a channel, which the catalogue knows as `known`; `None` if it has none. `seed` determines the
+/// hashes of keys in its operators.
 pub(in crate::daemon) fn formats(
     policy: &Policy,
-    catalogue: &Catalogue,
-    at: usize,
+    channel: &Channel,
+    known: &[KnownFormat],
     seed: u64,
 ) -> Option<ChannelFormats> {
-    let (channel, known) = (policy.channels.get(at)?, catalogue.channels.get(at)?);
     if known.is_empty() {
         return None;
     }
@@ -61,14 +59,13 @@ pub(in crate::daemon) fn formats(
 
 /// Returns the formats of a channel that outputs of another one's paths lead to: they have the ids that they have
 /// there.
-pub(in crate::daemon) fn derived_formats(
+pub(super) fn derived_formats(
     policy: &Policy,
-    catalogue: &Catalogue,
     source: &Channel,
+    known: &[KnownFormat],
     seed: u64,
 ) -> Option<ChannelFormats> {
-    let at = policy.channels.iter().position(|channel| channel.name == source.name)?;
-    let formats = formats(policy, catalogue, at, seed)?;
+    let formats = formats(policy, source, known, seed)?;
     Some(ChannelFormats::new(formats.key(), formats.set().clone()))
 }
 
@@ -192,23 +189,8 @@ fn operator(name: &str, formats: &ChannelFormats, channel: &str) -> Option<Stage
     Some(StageMaker::new(formats.key(), move || csp_operators::make(name, &set)))
 }
 
-/// Returns the path of a query's channel, whose messages come from its sources.
-pub(super) fn path(
-    policy: &Policy,
-    catalogue: &Catalogue,
-    index: usize,
-    number: u32,
-    seed: u64,
-) -> ChannelPath {
-    match catalogue.planned(index) {
-        Some(planned) => path_of(&policy.queries[index], planned, number, seed),
-        // A valid policy has the plan of each query.
-        None => ChannelPath::new(number, Vec::new()),
-    }
-}
-
-/// Returns the path of a query with its plan.
-fn path_of(query: &Query, planned: &PlannedQuery, number: u32, seed: u64) -> ChannelPath {
+/// Returns the path of the channel of a query, whose messages come from its sources.
+pub(super) fn path_of(query: &Query, planned: &PlannedQuery, number: u32, seed: u64) -> ChannelPath {
     let sources: Vec<_> = planned.sources.iter().map(|source| (&source.channel, source.format_id)).collect();
     let key = format!("{} {:?} {:?} {sources:?} {seed}", query.sql, query.limits, planned.plan.derived.xml);
     let (made, planned) = (query.clone(), planned.clone());
@@ -259,17 +241,12 @@ fn path_with(
     ChannelPath { queue: Some(queue), ..ChannelPath::new(number, stages) }
 }
 
-/// Returns what each query gets from its channels.
-pub(super) fn feeds(policy: &Policy, catalogue: &Catalogue, numbers: &mut Numbers) -> Vec<ChannelFeed> {
-    let mut feeds = Vec::new();
-    for planned in &catalogue.queries {
-        let to = numbers.of(&policy.queries[planned.index].name);
-        feeds.extend(feeds_of(&planned.sources, to, |name| numbers.of(name)));
-    }
-    feeds
-}
-
-fn feeds_of(sources: &[QuerySource], to: u32, mut number: impl FnMut(&str) -> u32) -> Vec<ChannelFeed> {
+/// Returns what the channel of a query receives from its sources.
+pub(super) fn feeds_of(
+    sources: &[QuerySource],
+    to: u32,
+    mut number: impl FnMut(&str) -> u32,
+) -> Vec<ChannelFeed> {
     let feed = |(at, source): (usize, &QuerySource)| ChannelFeed {
         from: number(&source.channel),
         format: FormatId(source.format_id),

@@ -2,8 +2,8 @@
 
 use csp_messages::{PathError, StageMaker};
 use csp_proxy_node::{PolicyError, WorkerPolicy};
-use csp_services::{ChannelPath, SpecError};
-use csp_types::Duration;
+use csp_services::{ChannelPath, ChannelPolicy, MessagesPolicy, SpecError};
+use csp_types::{Duration, PlacementKey};
 
 use super::handlers::Swap;
 use super::world::{MessageWorld, policy};
@@ -21,15 +21,17 @@ impl MessageWorld {
     /// Returns the policy with the paths in force.
     fn worker_policy(&self) -> WorkerPolicy {
         let WorkerPolicy { mut services, egress, .. } = worker_policy(&policy(&self.scenario));
-        let (mut channels, mut paths) = (Vec::new(), Vec::new());
+        let mut messages = MessagesPolicy::default();
         let all = self.scenario.channels.iter().enumerate();
         for (at, plan) in all.filter(|(at, _)| Some(*at) != self.without) {
-            services.push(plan.service());
-            channels.push(plan.spec.clone());
-            let handlers = self.handlers.as_ref();
-            paths.extend(handlers.and_then(|handlers| handlers.path(at, plan.spec.number)));
+            let (service, handlers) = (plan.service(), self.handlers.as_ref());
+            let path = handlers.and_then(|handlers| handlers.path(at, plan.spec.number));
+            let (paths, place) =
+                (path.into_iter().collect(), Some(PlacementKey::of_address(service.address)));
+            messages.channels.push(ChannelPolicy { paths, place, ..plan.spec.clone().into() });
+            services.push(service);
         }
-        WorkerPolicy { services, egress, channels, paths, ..WorkerPolicy::default() }
+        WorkerPolicy { services, egress, messages, ..WorkerPolicy::default() }
     }
 
     /// Lets receivers of channels with handlers expect their stamps.
@@ -74,7 +76,8 @@ impl MessageWorld {
         // The control thread makes the handlers, and drops what the worker has not used.
         makers.iter().for_each(|maker| maker.prepare(1));
         let mut policy = self.worker_policy();
-        policy.paths.iter_mut().filter(|path| path.number == number).for_each(|path| *path = wanted.clone());
+        let channels = policy.messages.channels.iter_mut().filter(|channel| channel.spec.number == number);
+        channels.flat_map(|channel| &mut channel.paths).for_each(|path| *path = wanted.clone());
         let now = self.clocks.proxy.at(self.now);
         let set = self.proxy.set_policy(now, policy);
         makers.iter().for_each(StageMaker::discard);

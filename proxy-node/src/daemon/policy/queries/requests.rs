@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use csp_formats::{Name, Schema};
 use csp_messages::QueueLimits;
-use csp_planner::{Catalogue, KnownFormat, QueryRequest, QuerySource, RequestError, TranslationRequest};
-use csp_policy::{BroughtHandlers, Format, Policy, Requests, RowFormat};
+use csp_planner::{
+    Catalogue, KnownFormat, Planned, PlannedChannel, QueryRequest, QuerySource, RequestError,
+    TranslationRequest,
+};
+use csp_policy::{BroughtHandlers, Channel, Format, Policy, Requests, RowFormat};
 use csp_services::{
     BroughtFormat, ChannelFeed, ChannelSpec, FormatAsked, HandlerBounds, HandlerRules, QueryAsked, QueryPlan,
     QueryPlanner, QueryRefused, RequestPlace, RequestSpec, Wanted,
@@ -14,7 +17,7 @@ use csp_services::{
 use csp_types::Duration;
 
 use super::{feeds_of, path_of, path_of_translation};
-use crate::daemon::policy::{Numbers, translate_channel};
+use crate::daemon::policy::{Numbers, channel};
 use crate::daemon::specialised;
 
 /// Plans queries that are asked of one channel, by the policy that was translated.
@@ -124,48 +127,45 @@ fn handler_rules(rules: BroughtHandlers, requests: &Requests, asked: &ChannelSpe
     HandlerRules { each: each.into(), anyone, bounds }
 }
 
-/// Returns what programs may ask of channels. `served` are the channels that this proxy serves.
-pub(in crate::daemon::policy) fn specs(
-    policy: &Arc<Policy>,
-    catalogue: &Arc<Catalogue>,
-    served: &[ChannelSpec],
+/// Returns what programs may ask of a channel that this proxy serves.
+pub(in crate::daemon::policy) fn spec(
+    planned: &Planned,
+    of: &PlannedChannel<'_>,
+    asked: &ChannelSpec,
     numbers: &mut Numbers,
-) -> Vec<RequestSpec> {
-    let names = policy.all_channels().map(|channel| channel.name);
-    let all: HashMap<String, u32> = names.map(|name| (name.clone(), numbers.of(&name))).collect();
-    let mut specs: Vec<RequestSpec> = Vec::new();
-    for (at, place) in policy.requested_channels() {
-        let channel = &policy.channels[at];
-        let number = numbers.of(&channel.name);
-        // A channel whose secret key is not here is not served, nor are queries over it.
-        let Some(asked) = served.iter().find(|spec| spec.number == number) else { continue };
-        let spec = ChannelSpec {
+) -> Option<RequestSpec> {
+    let (policy, name) = (planned.policy(), &of.channel.name);
+    let requests = of.channel.requests.as_ref()?;
+    let place = |place: &Channel| RequestPlace {
+        spec: ChannelSpec {
             derived: true,
             keys: asked.keys.clone(),
-            ..ChannelSpec::open(numbers.of(&place.name), translate_channel(&place))
-        };
-        if asked.formats.is_some() || channel.requests.as_ref().is_some_and(|requests| requests.formats > 0) {
-            specialised::start();
-        }
-        let place = RequestPlace { spec, address: (place.vip, place.port).into() };
-        match specs.last_mut().filter(|last| last.number == number) {
-            Some(last) => last.places.push(place),
-            None => specs.extend(channel.requests.as_ref().map(|requests| RequestSpec {
-                number,
-                places: vec![place],
-                each: requests.each.into(),
-                formats_max: requests.formats.into(),
-                handlers: requests.handlers.map(|rules| handler_rules(rules, requests, asked)),
-                lease: Duration::from_secs(requests.lease_s.into()),
-                planner: Arc::new(Planner {
-                    policy: policy.clone(),
-                    catalogue: catalogue.clone(),
-                    channel: channel.name.clone(),
-                    numbers: all.clone(),
-                    seed: numbers.seed,
-                }),
-            })),
-        }
+            ..ChannelSpec::open(numbers.of(&place.name), channel::config(place))
+        },
+        address: (place.vip, place.port).into(),
+    };
+    let places: Vec<RequestPlace> = of.requested.iter().map(place).collect();
+    if places.is_empty() {
+        return None;
     }
-    specs
+    if asked.formats.is_some() || requests.formats > 0 {
+        specialised::start();
+    }
+    let names = policy.all_channels().map(|channel| channel.name);
+    let numbered = names.map(|name| (name.clone(), numbers.of(&name))).collect();
+    Some(RequestSpec {
+        number: asked.number,
+        places,
+        each: requests.each.into(),
+        formats_max: requests.formats.into(),
+        handlers: requests.handlers.map(|rules| handler_rules(rules, requests, asked)),
+        lease: Duration::from_secs(requests.lease_s.into()),
+        planner: Arc::new(Planner {
+            policy: policy.clone(),
+            catalogue: planned.catalogue().clone(),
+            channel: name.clone(),
+            numbers: numbered,
+            seed: numbers.seed,
+        }),
+    })
 }

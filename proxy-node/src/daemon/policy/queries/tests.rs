@@ -23,7 +23,6 @@ use csp_types::{FlowLabel, FourTuple, Instant};
 
 use super::super::{KeyRing, Modules, Numbers, translate};
 use crate::core::service::local::{LocalServices, Step};
-use crate::worker::apply_channels;
 use end::End;
 
 const POLICY: &str = r#"apiVersion: csp/v1
@@ -90,7 +89,7 @@ impl World {
     /// Puts a policy into force whose handlers are among these modules.
     fn apply_with(&mut self, planned: &Planned, modules: &Arc<Modules>) -> Result<(), SpecError> {
         let wanted = translate(planned, &mut self.numbers, (&KeyRing::default(), modules));
-        apply_channels(&mut self.broker, self.now, &wanted)
+        self.broker.apply(self.now, &wanted.messages)
     }
 
     fn connect(&mut self, n: u32, channel: &str, socket: &str) {
@@ -425,7 +424,7 @@ fn keys_of_operators_are_hashed_with_the_random_seed_of_queries() {
     for seed in [5, 6] {
         let wanted = translate(&planned, &mut Numbers::new(seed), (&KeyRing::default(), &modules));
         let seeds: Vec<_> =
-            wanted.channels.iter().map(|c| c.formats.as_ref().unwrap().set().seed()).collect();
+            wanted.messages.channels.iter().map(|c| c.spec.formats.as_ref().unwrap().set().seed()).collect();
         assert_eq!(seeds, [Some(seed); 2]);
     }
 }
