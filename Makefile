@@ -227,7 +227,7 @@ bench-filter: packages-filter build ## processor time of nginx and redis under t
 	@$(RELEASE)/csp-filter-bench $(BENCH)
 
 .PHONY: bench-messages
-bench-messages: packages-messages build ## chains of handlers and supplied handlers in process, ZeroMQ messages through the proxy's broker beside libzmq's zmq_proxy, nginx beside a busy channel, a soak (root, 15 minutes; BENCH=...)
+bench-messages: packages-messages build ## chains of handlers and supplied handlers in process, ZeroMQ messages through the proxy's broker beside libzmq's zmq_proxy, nginx beside a busy channel, messages while their handler is replaced, a soak (root, 15 minutes; BENCH=...)
 	$(CARGO) run --quiet --release --locked -p csp-messages --example chains
 	$(CARGO) run --quiet --release --locked -p csp-sandbox --example cost
 	@$(RELEASE)/csp-messages-evaluation

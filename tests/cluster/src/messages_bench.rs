@@ -6,10 +6,12 @@
 //!                 └── direct0 ───────────────────── zmq_proxy on its host        (zmq_proxy)
 //! ```
 //! The same clients drive both, one after the other in each round; medians over the rounds are compared. [`Neighbours`] measures what a
-//! busy channel costs a byte service of the same worker; a soak pushes messages for minutes and counts each of them.
+//! busy channel costs a byte service of the same worker; [`Swaps`] how long messages wait while a supplied handler is replaced; a soak pushes
+//! messages for minutes and counts each of them.
 
 mod neighbours;
 mod sample;
+mod swaps;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,6 +26,7 @@ use crate::{Cluster, Options, San, Tier, VIP, configs};
 
 pub use neighbours::Neighbours;
 pub use sample::{Load, Pattern, Sample};
+pub use swaps::Swaps;
 
 /// Client and proxy host are joined by a veth of their own for `zmq_proxy`.
 const DIRECT: [&str; 2] = ["10.78.0.1", "10.78.0.2"];
@@ -45,6 +48,8 @@ pub struct Plan {
     pub subscribers: Vec<u32>,
     /// Whether wrk is measured beside a busy channel.
     pub neighbours: bool,
+    /// Replacements of a supplied handler; 0: none.
+    pub swaps: u32,
     /// Seconds of the soak; 0: none.
     pub soak_s: u32,
 }
@@ -56,6 +61,8 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// A byte service beside a busy channel.
     pub neighbours: Option<Neighbours>,
+    /// Messages while their handler is replaced.
+    pub swaps: Option<Swaps>,
     /// PUSH to PULL through the channel at 80 % of its largest rate, for the time of the soak.
     pub soak: Option<Sample>,
 }
@@ -98,9 +105,10 @@ pub fn run(plan: &Plan, progress: impl Fn(&str)) -> Result<Report> {
     let mut bench = Bench::set_up(plan)?;
     let rows = bench.brokers(&progress)?;
     let neighbours = if plan.neighbours { Some(bench.neighbours(&progress)?) } else { None };
+    let swaps = if plan.swaps > 0 { Some(bench.swaps(plan.swaps, &progress)?) } else { None };
     let soak = if plan.soak_s > 0 { Some(bench.soak(&progress)?) } else { None };
     bench.stop()?;
-    Ok(Report { rows, neighbours, soak })
+    Ok(Report { rows, neighbours, swaps, soak })
 }
 
 struct Bench<'a> {

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use csp_cluster::messages_bench::{self, Neighbours, Plan, Report, Row, Sample};
+use csp_cluster::messages_bench::{self, Neighbours, Plan, Report, Row, Sample, Swaps};
 use csp_cluster::testing;
 
 /// Measures ZeroMQ messages from publishers to subscribers through network node and proxy node, and through zmq_proxy on the proxy's
@@ -18,6 +18,7 @@ EXAMPLES:
   csp-messages-bench --rounds 1 --seconds 2        a quick look
   csp-messages-bench --size 100 --subscribers 1,20
   csp-messages-bench --only soak --soak-s 600      PUSH to PULL for ten minutes
+  csp-messages-bench --only swaps --swaps 100      messages while their handler is replaced 100 times
   csp-messages-bench --output json
 
 EXIT CODES:
@@ -40,8 +41,11 @@ struct Arguments {
     /// Seconds of the soak: PUSH to PULL at 80 % of the largest rate, each message counted.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     soak_s: u32,
+    /// Replacements of a supplied handler while messages pass through it.
+    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    swaps: u32,
     /// Measure this only.
-    #[arg(long, value_parser = ["brokers", "neighbours", "soak"])]
+    #[arg(long, value_parser = ["brokers", "neighbours", "swaps", "soak"])]
     only: Option<String>,
     /// Form of the result.
     #[arg(long, value_parser = ["table", "json"], default_value = "table")]
@@ -60,6 +64,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<String> {
         size: arguments.size,
         subscribers: if has("brokers") { arguments.subscribers.clone() } else { Vec::new() },
         neighbours: has("neighbours"),
+        swaps: if has("swaps") { arguments.swaps } else { 0 },
         soak_s: if has("soak") { arguments.soak_s } else { 0 },
     };
     let report = messages_bench::run(&plan, |step| eprintln!("  {step}"))?;
@@ -104,12 +109,24 @@ fn table(report: &Report) -> String {
         );
         text += &format!("  frames for which the tunnel had no room meanwhile {tunnel_full:>5.0}\n");
     }
+    text += &report.swaps.as_ref().map_or_else(String::new, swaps);
     if let Some(Sample { rate, lost, disordered, p50_us, p99_us, .. }) = &report.soak {
         text += "PUSH to PULL at 80 % of the largest rate\n";
         text += &format!("  {rate:.0} messages/s, {lost:.0} lost, {disordered:.0} doubled or out of order, ");
         text += &format!("p50 {p50_us:.0} us, p99 {p99_us:.0} us\n");
     }
     text
+}
+
+fn swaps(swaps: &Swaps) -> String {
+    let Swaps { count, gap_us, longest_us, p50_us, p99_us, lost, disordered } = swaps;
+    format!(
+        "a supplied handler is replaced by the policy {count} times, a message each 200 us: median and most in us\n  \
+         from the last message of one version to the first of the next {:>8.0} {:>8.0}\n  \
+         longest from send to receive near a replacement               {:>8.0} {:>8.0}\n  \
+         of all messages: p50 {p50_us:.0} us, p99 {p99_us:.0} us, {lost:.0} lost, {disordered:.0} doubled or out of order\n",
+        gap_us[0], gap_us[1], longest_us[0], longest_us[1]
+    )
 }
 
 fn json(report: &Report) -> String {
@@ -126,13 +143,22 @@ fn json(report: &Report) -> String {
             "tunnel_full": n.tunnel_full,
         })
     });
+    let swaps = report.swaps.map(|s| {
+        serde_json::json!({
+            "count": s.count, "gap_us": s.gap_us, "longest_us": s.longest_us, "p50_us": s.p50_us, "p99_us": s.p99_us,
+            "lost": s.lost, "disordered": s.disordered,
+        })
+    });
     let soak = report.soak.map(|s| {
         serde_json::json!({
             "rate": s.rate, "lost": s.lost, "disordered": s.disordered, "p50_us": s.p50_us, "p99_us": s.p99_us,
         })
     });
     let rows: Vec<_> = report.rows.iter().map(row).collect();
-    format!("{:#}\n", serde_json::json!({"loads": rows, "neighbours": neighbours, "soak": soak}))
+    format!(
+        "{:#}\n",
+        serde_json::json!({"loads": rows, "neighbours": neighbours, "swaps": swaps, "soak": soak})
+    )
 }
 
 fn main() -> ExitCode {
