@@ -1,7 +1,8 @@
-//! The proxy node: terminates every client's TCP connection at user level and passes on byte streams (CSP §4.4).
+//! The proxy node: terminates every client's TCP connection at user level and passes on byte streams (CSP
+//! §4.4).
 //!
-//! [`core`] (`csp-proxy-core`) is the sans-I/O logic; [`ProxyWorker`] connects it to tunnels and channels; the rest
-//! runs it as a daemon.
+//! [`core`] (`csp-proxy-core`) is the sans-I/O logic; [`ProxyWorker`] connects it to tunnels and channels;
+//! the rest runs it as a daemon.
 #![forbid(unsafe_code)]
 
 pub mod daemon;

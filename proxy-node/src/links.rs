@@ -39,7 +39,8 @@ fn lane(endpoint: usize, link: LinkId) -> Lane {
 pub(crate) struct Links {
     pub(crate) tunnel_endpoints: Vec<Endpoint>,
     pub(crate) channel_endpoints: Vec<Endpoint>,
-    /// Those with a tunnel; and those without, until their connections use another node ([`Links::next_move`]).
+    /// Those with a tunnel; and those without, until their connections use another node
+    /// ([`Links::next_move`]).
     network_workers: NetworkWorkers,
     /// What network nodes own, by their registrations; a node that is not in it owns all addresses.
     owned: HashMap<NodeId, OwnedAddresses>,
@@ -67,8 +68,8 @@ impl Links {
         }
     }
 
-    /// Adds the tunnel of a network node's worker; returns the worker's `via`. A tunnel that it had before is over, whether
-    /// or not its end has been noticed. `None` if too many workers are known.
+    /// Adds the tunnel of a network node's worker; returns the worker's `via`. A tunnel that it had before is
+    /// over, whether or not its end has been noticed. `None` if too many workers are known.
     pub(crate) fn tunnel_up(&mut self, endpoint: usize, link: LinkId, peer: &PeerIdentity) -> Option<u32> {
         let batch = match self.spare_batches.pop() {
             Some(mut batch) => {
@@ -91,7 +92,8 @@ impl Links {
         self.spare_batches.extend(gone.map(|gone| gone.batch));
     }
 
-    /// Replaces what network nodes own. A node that is not registered any more still owns what its connections use.
+    /// Replaces what network nodes own. A node that is not registered any more still owns what its
+    /// connections use.
     pub(crate) fn set_owned(&mut self, owned: HashMap<NodeId, OwnedAddresses>) {
         let before = std::mem::replace(&mut self.owned, owned);
         for (node, owned) in before {
@@ -101,9 +103,9 @@ impl Links {
         }
     }
 
-    /// Forgets a worker of a network node to which no tunnel is left. Returns its `via` and that of the worker of another
-    /// network node that its connections are to use, one that owns all addresses of the first; `None` if there is no such
-    /// pair: connections wait for the node that owns their addresses.
+    /// Forgets a worker of a network node to which no tunnel is left. Returns its `via` and that of the
+    /// worker of another network node that its connections are to use, one that owns all addresses of the
+    /// first; `None` if there is no such pair: connections wait for the node that owns their addresses.
     pub(crate) fn next_move(&mut self) -> Option<(u32, u32)> {
         let all = &self.network_workers;
         let reached = |node: NodeId| all.iter().any(|w| w.node == node && w.is_up());
@@ -136,7 +138,8 @@ impl Links {
         self.network_workers.iter().filter(|w| w.is_up()).map(|w| w.node)
     }
 
-    /// Adds a VI of a process; returns the channel, and whether it is new. `None` if the channel has all its VIs.
+    /// Adds a VI of a process; returns the channel, and whether it is new. `None` if the channel has all its
+    /// VIs.
     pub(crate) fn channel_link_up(
         &mut self,
         at: usize,
@@ -229,7 +232,8 @@ impl ProxyOutput for Links {
     }
 
     fn network_node(&self, source: IpAddr) -> Option<u32> {
-        // Answers to connections that applications open arrive at the network node's worker 0 (`csp_lan::steering`).
+        // Answers to connections that applications open arrive at the network node's worker 0
+        // (`csp_lan::steering`).
         let owns = |w: &&NetworkWorker| self.owned_by(w.node).contains(source);
         let up = || self.network_workers.iter().filter(|w| w.is_up()).filter(owns);
         up().find(|w| w.worker == limits::EGRESS_LAN_WORKER).or_else(|| up().next()).map(|w| w.via)

@@ -7,8 +7,8 @@ use csp_daemon::program::{self, ConfigFile};
 use csp_daemon::trial;
 use csp_proxy_node::daemon::{self, config::Config};
 
-/// The proxy node of the Comm Services Platform: terminates every client's TCP connection at user level and passes the
-/// byte streams to application processes over the system area network.
+/// The proxy node of the Comm Services Platform: terminates every client's TCP connection at user level and
+/// passes the byte streams to application processes over the system area network.
 #[derive(Parser)]
 #[command(
     name = "csp-proxy-node",

@@ -39,8 +39,8 @@ pub struct Registered {
     pub proxies: Option<(NodeId, Vec<Owner>)>,
 }
 
-/// Information flows: how they share the output link, and the readers of the message fields that their predicates
-/// name.
+/// Information flows: how they share the output link, and the readers of the message fields that their
+/// predicates name.
 #[derive(Clone, Debug)]
 pub struct FlowsConfig {
     /// The flows, and the link that they share.
@@ -104,19 +104,20 @@ impl ProxyWorker {
         ProxyWorker { number, core, links, scratch, malformed: 0, makers: None, planner: None }
     }
 
-    /// Gives the message broker random bytes of a cryptographic generator for the handshakes of channels with keys.
+    /// Gives the message broker random bytes of a cryptographic generator for the handshakes of channels with
+    /// keys.
     pub fn seed(&mut self, seed: [u8; 32]) {
         self.broker_mut().seed(seed);
     }
 
-    /// Sets where handlers are made that clients bring: it gets each with the worker's number, and has [`MessageBroker::handler_made`]
-    /// called with the answer.
+    /// Sets where handlers are made that clients bring: it gets each with the worker's number, and has
+    /// [`MessageBroker::handler_made`] called with the answer.
     pub fn set_makers(&mut self, makers: Sender<(u8, HandlerJob)>) {
         self.makers = Some(makers);
     }
 
-    /// Sets where queries and formats are planned that clients ask for: it gets each with the worker's number, and has [`MessageBroker::planned`]
-    /// called with the answer.
+    /// Sets where queries and formats are planned that clients ask for: it gets each with the worker's
+    /// number, and has [`MessageBroker::planned`] called with the answer.
     pub fn set_planner(&mut self, planner: Sender<(u8, PlanJob)>) {
         self.broker_mut().plan_elsewhere();
         self.planner = Some(planner);
@@ -241,8 +242,9 @@ impl ProxyWorker {
                 None => self.links.channel_endpoints[at].close(now, link),
             },
             LinkEvent::Down { link, reason } => {
-                // Where a VI ends only with one of its ends, a hang-up always comes from the process itself. Over the SAN
-                // the process's agent signals it by CLOSE; without that the link is lost, and bytes may be missing.
+                // Where a VI ends only with one of its ends, a hang-up always comes from the process itself.
+                // Over the SAN the process's agent signals it by CLOSE; without that the link is lost, and
+                // bytes may be missing.
                 let can_break = self.links.channel_endpoints[at].can_break();
                 let hangup = match reason {
                     DownReason::Closed => true,
@@ -297,8 +299,8 @@ impl ProxyWorker {
     /// Puts a new policy generation into force.
     ///
     /// # Errors
-    /// A channel of messages that cannot be served, or a trigger of flows that is not valid; everything else is
-    /// in force.
+    /// A channel of messages that cannot be served, or a trigger of flows that is not valid; everything else
+    /// is in force.
     pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), PolicyError> {
         let served = self.broker_mut().apply(now, &policy.messages).map_err(PolicyError::from);
         let WorkerPolicy { services, egress, flows, .. } = policy;
@@ -318,8 +320,8 @@ impl ProxyWorker {
         self.core.set_link(now, link)
     }
 
-    /// Applies what nodes have registered. Connections of a lost network node that wait for it move to one that owns their
-    /// addresses now.
+    /// Applies what nodes have registered. Connections of a lost network node that wait for it move to one
+    /// that owns their addresses now.
     pub fn set_registered(&mut self, now: Instant, registered: Registered) {
         let Registered { owned, draining, proxies } = registered;
         if let Some((proxy, workers)) = proxies {

@@ -1,4 +1,5 @@
-//! Trials of modules in processes of the proxy's own program: what a module makes the compiler use is used there, within bounds.
+//! Trials of modules in processes of the proxy's own program: what a module makes the compiler use is used
+//! there, within bounds.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
@@ -14,8 +15,8 @@ const USUAL: &str = r#"(module (memory (export "memory") 1 1)
     (func (export "csp_abi") (result i32) i32.const 1)
     (func (export "on_message") (param i32 i32 i32) (result i32) i32.const 0))"#;
 
-/// Loops within loops, in the innermost of which all locals are changed: each loop has as many parameters as there are locals. The module has a few
-/// hundred KiB, and the compiler needs memory for the product.
+/// Loops within loops, in the innermost of which all locals are changed: each loop has as many parameters as
+/// there are locals. The module has a few hundred KiB, and the compiler needs memory for the product.
 fn nested(locals: usize, loops: usize) -> Vec<u8> {
     let mut text = format!("(module (func (export \"f\") (param i32) (local{})", " i32".repeat(locals));
     text.push_str(&"(loop ".repeat(loops));
@@ -90,7 +91,8 @@ fn a_module_of_usual_functions_may_be_as_long_as_any() {
     assert!(compiled.is_ok(), "{:?}", compiled.err());
 }
 
-/// One compiles in trials of several threads at a time, as a daemon does with an operator's modules and a client's.
+/// One compiles in trials of several threads at a time, as a daemon does with an operator's modules and a
+/// client's.
 #[test]
 fn trials_of_several_threads_are_independent() {
     let usual: Arc<[u8]> = wat::parse_str(USUAL).unwrap().into();

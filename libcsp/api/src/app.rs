@@ -1,7 +1,7 @@
 //! Bodies of the app node's agent.
 //!
-//! Programs, sockets and counters are the word of the processes themselves: the agent reads them from a page that each process
-//! writes.
+//! Programs, sockets and counters are the word of the processes themselves: the agent reads them from a page
+//! that each process writes.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

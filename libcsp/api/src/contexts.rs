@@ -24,7 +24,8 @@ pub struct Context {
     pub worker: u64,
     /// Name: `c0`, `c1`, …; `g0`, … for one that is another program.
     pub name: Text,
-    /// `own`: the worker's. Of another program: `connected`; `absent`, and messages wait for it; `unused`: no channel of the worker needs it.
+    /// `own`: the worker's. Of another program: `connected`; `absent`, and messages wait for it; `unused`: no
+    /// channel of the worker needs it.
     #[serde(default)]
     pub place: Text,
     /// Messages sent to another program.
@@ -66,8 +67,9 @@ pub struct PathStage {
     /// The name of that format; empty: all.
     #[serde(default)]
     pub format_name: Text,
-    /// `active`; `waiting` until the path that it replaces is empty; `retired`: replaced or removed, and not empty yet; `ended` by a
-    /// supplied handler that was stopped: messages are dropped until the path is replaced.
+    /// `active`; `waiting` until the path that it replaces is empty; `retired`: replaced or removed, and not
+    /// empty yet; `ended` by a supplied handler that was stopped: messages are dropped until the path is
+    /// replaced.
     pub state: Text,
     /// The stage, from 0 on.
     pub stage: u64,
@@ -75,7 +77,8 @@ pub struct PathStage {
     pub handler: Text,
     /// Context.
     pub context: Text,
-    /// Of a stage that the proxy places by itself: why it runs there, and since when. Of one that a context elsewhere does not run: why.
+    /// Of a stage that the proxy places by itself: why it runs there, and since when. Of one that a context
+    /// elsewhere does not run: why.
     #[serde(default)]
     pub why: Text,
     /// How often the proxy has moved it.

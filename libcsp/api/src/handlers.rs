@@ -58,7 +58,8 @@ pub struct SuppliedStage {
     /// Seconds that it lives without subscribers; 0: the policy names it.
     #[serde(default)]
     pub lease_s: u64,
-    /// `running`; `waiting` to be restarted; `passed-by`: stopped, messages go on as they are; `ended`: stopped, messages end here.
+    /// `running`; `waiting` to be restarted; `passed-by`: stopped, messages go on as they are; `ended`:
+    /// stopped, messages end here.
     pub state: Text,
     /// Calls that the module ended itself.
     pub calls_total: u64,

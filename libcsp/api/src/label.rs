@@ -1,6 +1,7 @@
 //! Flow labels in JSON and on command lines: hexadecimal digits.
 //!
-//! `#[serde(with = "csp_api::label")]` writes a label as 8 digits, `00000000` for a flow that has none yet, and reads 8 digits.
+//! `#[serde(with = "csp_api::label")]` writes a label as 8 digits, `00000000` for a flow that has none yet,
+//! and reads 8 digits.
 
 use csp_types::FlowLabel;
 use serde::{Deserialize, Deserializer, Serializer, de};
@@ -55,8 +56,8 @@ pub mod or_empty {
     }
 }
 
-/// A label as operators write it: 1 to 8 hexadecimal digits, `0x` in front allowed. `None` for anything else, and for digits that
-/// no label has.
+/// A label as operators write it: 1 to 8 hexadecimal digits, `0x` in front allowed. `None` for anything else,
+/// and for digits that no label has.
 pub fn parse(text: &str) -> Option<FlowLabel> {
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {

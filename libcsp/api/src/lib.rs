@@ -1,7 +1,8 @@
 //! The JSON bodies of the daemons' admin endpoints and of the management node's API.
 //!
-//! The daemon that answers a route serializes these types, and every reader (the management node's fan-out, `cspctl`, tests)
-//! deserializes the same types. Names and units of fields are documented here and nowhere else.
+//! The daemon that answers a route serializes these types, and every reader (the management node's fan-out,
+//! `cspctl`, tests) deserializes the same types. Names and units of fields are documented here and nowhere
+//! else.
 //!
 //! | daemon | route | body |
 //! |---|---|---|
@@ -21,9 +22,10 @@
 //! | app node | `/v1/sockets`, `/v1/flows` | lists of [`app::Socket`] |
 //! | management node | `/api/v1/…` | [`mgmt`] |
 //!
-//! A reader ignores fields that it does not know, so that a later release can add some. A field is neither renamed nor removed,
-//! and a field that is added has a default. A body in which a field is missing or has another type is refused as a whole: the
-//! reader reports it instead of showing a figure that no daemon wrote.
+//! A reader ignores fields that it does not know, so that a later release can add some. A field is neither
+//! renamed nor removed, and a field that is added has a default. A body in which a field is missing or has
+//! another type is refused as a whole: the reader reports it instead of showing a figure that no daemon
+//! wrote.
 //!
 //! Owned here: shapes, and the conversions of recorded events. Refused: clocks, sockets, threads.
 #![forbid(unsafe_code)]

@@ -22,8 +22,8 @@ pub const TRACE_TIMEOUT_S_MAX: u64 = 30;
 /// Who a peer of a channel is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerName {
-    /// Its address; of a program of the cluster, the egress address that the proxy chose for it. Absent if it has left and is
-    /// not known any more.
+    /// Its address; of a program of the cluster, the egress address that the proxy chose for it. Absent if it
+    /// has left and is not known any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<SocketAddr>,
     /// App node of a program of the cluster; otherwise empty.
@@ -62,8 +62,8 @@ pub struct Peer {
     pub dropped: u64,
     /// Topic prefixes that it subscribes to.
     pub subscriptions: u64,
-    /// The latest of them, as [`topic::escape`](crate::topic::escape) writes them; fewer than `subscriptions` where there are more
-    /// than were asked for. The empty one means every topic.
+    /// The latest of them, as [`topic::escape`](crate::topic::escape) writes them; fewer than `subscriptions`
+    /// where there are more than were asked for. The empty one means every topic.
     pub prefixes: Vec<Text>,
 }
 
@@ -76,7 +76,8 @@ pub struct Subscriptions {
     pub more: u64,
 }
 
-/// A message on its way through the proxy: an element of [`MessageTrace`]. Times are nanoseconds since it arrived.
+/// A message on its way through the proxy: an element of [`MessageTrace`]. Times are nanoseconds since it
+/// arrived.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TracedMessage {
     /// Its channel.

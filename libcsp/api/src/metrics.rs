@@ -1,4 +1,5 @@
-//! Names of the metrics that the operations page shows. A daemon exposes them under these names, which its tests check.
+//! Names of the metrics that the operations page shows. A daemon exposes them under these names, which its
+//! tests check.
 
 /// Flows in the table. Network node, proxy node.
 pub const FLOWS: &str = "csp_flows_entries";

@@ -11,8 +11,8 @@ use crate::mgmt::Unreachable;
 /// Most rows of an operation's answer.
 pub const ROWS_MAX: usize = 4096;
 
-/// `/v1/plugins`: what a network node has in front of its flow table and behind it. Totals are those of all workers; they count from
-/// when the rule or instance was made.
+/// `/v1/plugins`: what a network node has in front of its flow table and behind it. Totals are those of all
+/// workers; they count from when the rule or instance was made.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Plugins {
     /// Execution environments.
@@ -58,7 +58,8 @@ pub struct Instance {
     /// Why it does not run, or not for all packets, at the level that it has; absent: it does.
     #[serde(default)]
     pub held: Option<Text>,
-    /// Of an instance of a supplied module that the node runs, in its workers or in the driver: what became of it.
+    /// Of an instance of a supplied module that the node runs, in its workers or in the driver: what became
+    /// of it.
     #[serde(default)]
     pub supplied: Option<Supplied>,
     /// Of an instance whose level the node chooses: why it has it.
@@ -80,7 +81,8 @@ pub struct Auto {
 /// What became of an instance of a supplied module, at all workers.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Supplied {
-    /// `running`; `waiting`: a worker has stopped it, and restarts it later; `fallback`: an eBPF object that does not run at this node.
+    /// `running`; `waiting`: a worker has stopped it, and restarts it later; `fallback`: an eBPF object that
+    /// does not run at this node.
     pub state: Text,
     /// Why it has that state, where it does not run.
     #[serde(default)]
@@ -197,10 +199,12 @@ pub struct Totals {
     /// Of these, packets that were lost: their host died, or passed them over.
     #[serde(default)]
     pub host_lost: u64,
-    /// Packets dropped because a plug-in host or the link to it had no room, or because too many waited for a change of plug-ins.
+    /// Packets dropped because a plug-in host or the link to it had no room, or because too many waited for a
+    /// change of plug-ins.
     #[serde(default)]
     pub host_full: u64,
-    /// Records of plug-in hosts that were refused: about packets that they did not have, or wrong in themselves.
+    /// Records of plug-in hosts that were refused: about packets that they did not have, or wrong in
+    /// themselves.
     #[serde(default)]
     pub host_refused: u64,
     /// Calls of plug-ins by plug-ins.

@@ -17,14 +17,15 @@ pub struct Flow {
     pub client: SocketAddr,
     /// Virtual address and port; of a connection that an application opened, the egress address.
     pub server: SocketAddr,
-    /// Service; `egress` for connections that applications opened, `(removed)` when policy no longer names it.
+    /// Service; `egress` for connections that applications opened, `(removed)` when policy no longer names
+    /// it.
     pub service: Text,
     /// App node of the process that the connection was given to; empty before.
     pub member: Text,
     /// That process; empty before.
     pub process: Text,
-    /// State of TCP and stage towards the application, such as `Established/open`. Stages are `pending`, `offered`, `open`,
-    /// `connecting`, `handed over` and `finishing`.
+    /// State of TCP and stage towards the application, such as `Established/open`. Stages are `pending`,
+    /// `offered`, `open`, `connecting`, `handed over` and `finishing`.
     pub state: Text,
     /// Payload bytes from the client to the application.
     pub bytes_in: u64,
@@ -71,7 +72,8 @@ pub struct Service {
     pub members: Vec<PoolMember>,
 }
 
-/// A member of a service's pool. Members are shared: two services that name the same node and port show the same figures.
+/// A member of a service's pool. Members are shared: two services that name the same node and port show the
+/// same figures.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PoolMember {
     /// App node.
@@ -88,13 +90,14 @@ pub struct PoolMember {
     pub connections_total: u64,
 }
 
-/// A channel of messages over all workers of the proxy: an element of `/v1/channels`. Totals count from when the policy named the
-/// channel as it is, or the proxy started.
+/// A channel of messages over all workers of the proxy: an element of `/v1/channels`. Totals count from when
+/// the policy named the channel as it is, or the proxy started.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Channel {
     /// Name.
     pub name: Text,
-    /// Proxy and worker at which it lives, such as `pn-1/0`, as far as this proxy knows; empty if it knows none.
+    /// Proxy and worker at which it lives, such as `pn-1/0`, as far as this proxy knows; empty if it knows
+    /// none.
     #[serde(default)]
     pub owner: Text,
     /// Connected peers that publish or push.
@@ -152,13 +155,15 @@ pub struct ChannelFigures {
     pub lost_total: u64,
     /// How often senders were held back.
     pub held_total: u64,
-    /// Length-prefixed connections that were reset: a malformed length, or the end of the stream within a message.
+    /// Length-prefixed connections that were reset: a malformed length, or the end of the stream within a
+    /// message.
     #[serde(default)]
     pub malformed_total: u64,
     /// Messages of none of the channel's formats, if it has any.
     #[serde(default)]
     pub unknown_format_total: u64,
-    /// Messages refused while their sender stayed connected: too many frames or bytes, too long a topic, or a peer that does not publish.
+    /// Messages refused while their sender stayed connected: too many frames or bytes, too long a topic, or a
+    /// peer that does not publish.
     #[serde(default)]
     pub refused_total: u64,
     /// Rows that operators of the channel's path, or its query, were given and have not used.

@@ -1,4 +1,5 @@
-//! Bodies about information flows and the link that they share: `/v1/quality` of the proxy node and `/api/v1/quality`.
+//! Bodies about information flows and the link that they share: `/v1/quality` of the proxy node and
+//! `/api/v1/quality`.
 
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +56,8 @@ pub struct InformationFlow {
     pub name: Text,
     /// Its priority in the policy.
     pub priority: u64,
-    /// What it is promised, in bits a second: the higher of its rate and of its messages with their longest length.
+    /// What it is promised, in bits a second: the higher of its rate and of its messages with their longest
+    /// length.
     pub promised_bits_per_s: u64,
     /// Messages a second that it is promised.
     #[serde(default)]

@@ -8,8 +8,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// Longest [`Text`], in bytes.
 pub const TEXT_LEN_MAX: usize = 1024;
 
-/// A text of at most [`TEXT_LEN_MAX`] bytes without control characters. Each control character becomes a space and what is
-/// too long is cut off, when a text is made as when it is read: it may come from a hostile process and end up on a terminal.
+/// A text of at most [`TEXT_LEN_MAX`] bytes without control characters. Each control character becomes a
+/// space and what is too long is cut off, when a text is made as when it is read: it may come from a hostile
+/// process and end up on a terminal.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Text(String);
@@ -28,7 +29,8 @@ impl From<String> for Text {
         }
         if text.contains(char::is_control) {
             text = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-            // A control character of two bytes (U+0080 to U+009F) became a space of one: the text did not grow.
+            // A control character of two bytes (U+0080 to U+009F) became a space of one: the text did not
+            // grow.
         }
         Text(text)
     }

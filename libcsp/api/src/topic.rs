@@ -1,10 +1,12 @@
-//! Topics as text. A topic is any bytes: what a terminal could take for a command, or a reader for another topic, is escaped.
+//! Topics as text. A topic is any bytes: what a terminal could take for a command, or a reader for another
+//! topic, is escaped.
 
 use std::fmt::Write as _;
 
 use crate::Text;
 
-/// Writes a topic as text: letters, digits, marks of ASCII and spaces as they are, `\` as `\\`, other bytes as `\xHH`.
+/// Writes a topic as text: letters, digits, marks of ASCII and spaces as they are, `\` as `\\`, other bytes
+/// as `\xHH`.
 pub fn escape(topic: &[u8]) -> Text {
     let mut text = String::with_capacity(topic.len());
     for chunk in topic.utf8_chunks() {

@@ -46,12 +46,12 @@ pub struct TraceEntry {
     /// Label of the flow.
     #[serde(with = "crate::label")]
     pub label: FlowLabel,
-    /// Tag of the proxy that assigned the label ([`NodeId::tag`](csp_types::NodeId::tag)); 0: not recorded, or the node is
-    /// the proxy.
+    /// Tag of the proxy that assigned the label ([`NodeId::tag`](csp_types::NodeId::tag)); 0: not recorded,
+    /// or the node is the proxy.
     #[serde(default)]
     pub proxy: u16,
-    /// TCP flags by their first letters, such as `SA` or `FA`, and `-` for a segment without any; empty where the event is no
-    /// segment.
+    /// TCP flags by their first letters, such as `SA` or `FA`, and `-` for a segment without any; empty where
+    /// the event is no segment.
     pub flags: Text,
     /// Sequence number of a segment.
     pub seq: u32,
@@ -59,7 +59,8 @@ pub struct TraceEntry {
     pub ack: u32,
     /// Payload length in bytes.
     pub len: u32,
-    /// Network node: hash of the 4-tuple, which connects events from before the label was known to it. Otherwise 0.
+    /// Network node: hash of the 4-tuple, which connects events from before the label was known to it.
+    /// Otherwise 0.
     pub aux: u32,
     /// The event in words.
     pub detail: Text,
@@ -131,7 +132,8 @@ fn is_segment(kind: TraceKind) -> bool {
     matches!(kind, TraceKind::LanIn | TraceKind::LanOut | TraceKind::SegmentIn | TraceKind::SegmentOut)
 }
 
-/// Flags and their letters, in the order people name them: SYN/ACK is `SA` (RFC 9293 §3.1, RFC 3168 §6.1 for E and C).
+/// Flags and their letters, in the order people name them: SYN/ACK is `SA` (RFC 9293 §3.1, RFC 3168 §6.1 for
+/// E and C).
 const LETTERS: [(u8, char); 8] =
     [(0x02, 'S'), (0x01, 'F'), (0x04, 'R'), (0x08, 'P'), (0x20, 'U'), (0x10, 'A'), (0x40, 'E'), (0x80, 'C')];
 

@@ -1,8 +1,9 @@
 //! Look-ups a second, times of changes and memory of the multi-field classifier, beside linear search in the
 //! same run.
 //!
-//! Times are processor time of one thread. `cargo bench -p csp-classify --bench multifield`; with `-- --quick` fewer
-//! look-ups. `-- --instructions KIND RULES COUNT` runs look-ups only, for `perf stat` or callgrind.
+//! Times are processor time of one thread. `cargo bench -p csp-classify --bench multifield`; with `--
+//! --quick` fewer look-ups. `-- --instructions KIND RULES COUNT` runs look-ups only, for `perf stat` or
+//! callgrind.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a bench")]
 
 #[path = "../tests/common/mod.rs"]

@@ -1,8 +1,9 @@
 //! Reading a document although parts of it are wrong, so that all mistakes are found at once.
 //!
-//! serde stops at the first mistake. So the tree is repaired where the mistake is, and read again: an unknown field is taken out;
-//! a value that is missing or cannot be read is replaced by a neutral one. The value that comes out at last holds neutral values
-//! at some paths; it is good for further checks and for nothing else. The work is bounded by [`PASSES_MAX`] and [`WORK_LEN_MAX`].
+//! serde stops at the first mistake. So the tree is repaired where the mistake is, and read again: an unknown
+//! field is taken out; a value that is missing or cannot be read is replaced by a neutral one. The value that
+//! comes out at last holds neutral values at some paths; it is good for further checks and for nothing else.
+//! The work is bounded by [`PASSES_MAX`] and [`WORK_LEN_MAX`].
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -130,7 +131,8 @@ pub(crate) fn path_of(steps: &[Step]) -> String {
     })
 }
 
-/// Reads a tree that was parsed from `text_len` bytes, and goes on after a mistake until `failures_max` are found.
+/// Reads a tree that was parsed from `text_len` bytes, and goes on after a mistake until `failures_max` are
+/// found.
 pub(crate) fn collect<T: DeserializeOwned>(root: &Node, text_len: usize, failures_max: usize) -> Reading<T> {
     let passes_max = 1 + (WORK_LEN_MAX / text_len.max(1)).min(PASSES_MAX - 1);
     let mut repairs =

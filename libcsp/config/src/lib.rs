@@ -6,8 +6,9 @@
 //!  JSON ─▶ json ─┘    ▲        │ Mistake: path, kind
 //!                     └ repair ┘
 //! ```
-//! A document is parsed once, into a tree (`tree.rs`). Types are deserialised from that tree alone, so that the derived code of each
-//! type is compiled for one deserialiser. serde stops at the first mistake: `collect.rs` repairs it in the tree and reads again.
+//! A document is parsed once, into a tree (`tree.rs`). Types are deserialised from that tree alone, so that
+//! the derived code of each type is compiled for one deserialiser. serde stops at the first mistake:
+//! `collect.rs` repairs it in the tree and reads again.
 //!
 //! The crate takes text and returns values. It opens no file.
 #![forbid(unsafe_code)]

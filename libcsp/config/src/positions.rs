@@ -1,4 +1,5 @@
-//! Where in a file a value stands, found by its path: what lets a check on the finished value name line and column.
+//! Where in a file a value stands, found by its path: what lets a check on the finished value name line and
+//! column.
 
 use std::collections::HashMap;
 

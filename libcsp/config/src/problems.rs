@@ -27,7 +27,8 @@ pub struct Problem {
     pub message: String,
 }
 
-/// A file that cannot be used (exit code 78). Displays one line per problem: `file:line:column: field: message`.
+/// A file that cannot be used (exit code 78). Displays one line per problem: `file:line:column: field:
+/// message`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConfigError {
     /// The file's name as the operator gave it.
@@ -80,8 +81,8 @@ impl std::error::Error for ConfigError {}
 
 /// Collects what a check finds wrong in a value.
 ///
-/// Where the file has mistakes of form the value holds neutral values in their places, so that the rest can be checked
-/// nevertheless. Findings about such places are ignored.
+/// Where the file has mistakes of form the value holds neutral values in their places, so that the rest can
+/// be checked nevertheless. Findings about such places are ignored.
 #[derive(Clone, Debug, Default)]
 pub struct Problems {
     found: Vec<Found>,
@@ -99,12 +100,14 @@ struct Found {
 }
 
 impl Problems {
-    /// Notes that the value at `field` (a path such as `lan[0].interface`) is wrong; `message` says what is allowed.
+    /// Notes that the value at `field` (a path such as `lan[0].interface`) is wrong; `message` says what is
+    /// allowed.
     pub fn add(&mut self, field: impl Into<String>, message: impl Into<String>) {
         self.add_unless(&[], field, message);
     }
 
-    /// [`add`](Self::add), unless one of the fields `depends_on` cannot be read: the finding may follow from its neutral value.
+    /// [`add`](Self::add), unless one of the fields `depends_on` cannot be read: the finding may follow from
+    /// its neutral value.
     pub fn add_unless(&mut self, depends_on: &[&str], field: impl Into<String>, message: impl Into<String>) {
         let field = field.into();
         let readable = depends_on.iter().chain([&field.as_str()]).all(|field| self.is_readable(field));
@@ -198,7 +201,8 @@ pub fn parse_checked<T: DeserializeOwned>(
     Err(ConfigError { file: file.to_owned(), problems })
 }
 
-/// Returns where a place within a text stands in the file, if the text begins at `at`; `at` where that cannot be said.
+/// Returns where a place within a text stands in the file, if the text begins at `at`; `at` where that cannot
+/// be said.
 fn inside_of(file: &str, at: (u64, u64), (line, column): (u64, u64)) -> (u64, u64) {
     let mut lines = file.lines().skip((at.0 as usize).saturating_sub(2));
     let above = if at.0 > 1 { lines.next().unwrap_or_default() } else { "" };

@@ -41,7 +41,8 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct Mistake {
     pub kind: Kind,
-    /// The steps to the value that is wrong, or to the mapping with an unknown or missing field; the last step first.
+    /// The steps to the value that is wrong, or to the mapping with an unknown or missing field; the last
+    /// step first.
     back: Vec<Step>,
 }
 

@@ -90,7 +90,8 @@ const VALUES: [&str; 56] = [
     ">-\n  folded\n  text",
 ];
 
-/// Fields and values that are read otherwise on purpose: a tag that contradicts the field's type is no mistake here.
+/// Fields and values that are read otherwise on purpose: a tag that contradicts the field's type is no
+/// mistake here.
 const OTHERWISE: [(&str, &str); 6] = [
     ("text", "!!int '10'"),
     ("number", "!!str 10"),
@@ -179,7 +180,8 @@ fn text_that_grows_or_nests_without_end_is_refused() {
     let nested = format!("{}1{}", "[".repeat(65), "]".repeat(65));
     let error = parse::<Everything>(&format!("list: {nested}"), "t").unwrap_err().to_string();
     assert!(error.contains("is nested too deeply; allowed are 64"), "{error}");
-    // Many aliases of a long text: the text, its copy and 125 aliases are 127 times 512 KiB. 64 aliases are allowed.
+    // Many aliases of a long text: the text, its copy and 125 aliases are 127 times 512 KiB. 64 aliases are
+    // allowed.
     let long = |aliases: usize| format!("a: &a {}\nb:{}\n", "x".repeat(512 << 10), "\n- *a".repeat(aliases));
     let error = parse::<Everything>(&long(127), "t").unwrap_err().to_string();
     assert!(error.contains("t:128:3: b[125]: the document is too long; allowed are 64 MiB"), "{error}");

@@ -1,6 +1,7 @@
 //! A document as a tree: what YAML and JSON have in common.
 
-/// Line and column in the text, both from 1; both 0 where the text has no lines of its own (JSON between programs).
+/// Line and column in the text, both from 1; both 0 where the text has no lines of its own (JSON between
+/// programs).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Place {
     pub line: u32,
@@ -134,7 +135,8 @@ pub(crate) fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// Reads a whole number: decimal without leading zeros, or with the prefix 0x, 0o or 0b; `_` may stand between digits.
+/// Reads a whole number: decimal without leading zeros, or with the prefix 0x, 0o or 0b; `_` may stand
+/// between digits.
 pub(crate) fn whole_number(text: &str) -> Option<i128> {
     let text = text.trim_matches([' ', '\t', '\r', '\n']);
     let (is_negative, rest) = match text.strip_prefix('-') {

@@ -59,7 +59,8 @@ fn unknown_field(name: &str, allowed: &[&str]) -> String {
     format!("unknown field `{name}`{meant}; allowed are {}", allowed.join(", "))
 }
 
-/// What stands in `text` at a position: a quoted text, or everything up to a comma, a bracket, a comment or the end of the line.
+/// What stands in `text` at a position: a quoted text, or everything up to a comma, a bracket, a comment or
+/// the end of the line.
 fn found(text: &str, Place { line, column }: Place) -> &str {
     let line = text.lines().nth(line.saturating_sub(1) as usize).unwrap_or_default();
     let start = line.char_indices().nth(column.saturating_sub(1) as usize).map_or(line.len(), |(at, _)| at);

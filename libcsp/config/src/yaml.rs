@@ -10,7 +10,8 @@ use crate::tree::{Entry, Node, Place, Scalar, Step, Value};
 const DEPTH_MAX: usize = 64;
 /// Most values of a document, aliases put in their places.
 const NODES_MAX: usize = 250_000;
-/// Most bytes of its keys and values, aliases put in their places: the formats of a policy, 64, may have one schema of 512 KiB.
+/// Most bytes of its keys and values, aliases put in their places: the formats of a policy, 64, may have one
+/// schema of 512 KiB.
 const TEXT_LEN_MAX: usize = 64 << 20;
 /// Most duplicate keys that are reported.
 const DUPLICATES_MAX: usize = 20;
@@ -252,8 +253,8 @@ impl Builder {
     }
 }
 
-/// Puts the fields of the mappings under `<<` behind the entries that are there; those that are there already stay. The error is the
-/// place of what is no mapping.
+/// Puts the fields of the mappings under `<<` behind the entries that are there; those that are there already
+/// stay. The error is the place of what is no mapping.
 fn merge(entries: &mut Vec<Entry>) -> Result<(), Place> {
     let (merged, own): (Vec<Entry>, Vec<Entry>) =
         std::mem::take(entries).into_iter().partition(|entry| entry.key == MERGE);

@@ -1,4 +1,5 @@
-//! What programs bring along when they ask a channel: formats of publishers, and the format that a reader wants messages in.
+//! What programs bring along when they ask a channel: formats of publishers, and the format that a reader
+//! wants messages in.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -56,10 +57,12 @@ impl RequestedTranslation {
 }
 
 impl Catalogue {
-    /// Checks a format that a publisher brings to a channel beside the policy's, and those that were brought before.
+    /// Checks a format that a publisher brings to a channel beside the policy's, and those that were brought
+    /// before.
     ///
     /// # Errors
-    /// The schema is wrong, or messages could not be distinguished from those of other formats of the channel.
+    /// The schema is wrong, or messages could not be distinguished from those of other formats of the
+    /// channel.
     pub fn bring(
         &self,
         policy: &Policy,
@@ -95,8 +98,8 @@ impl Catalogue {
         Ok(known)
     }
 
-    /// Plans a translation of a channel's messages, behind its path. `brought` are the formats that publishers have brought to it, by
-    /// their ids.
+    /// Plans a translation of a channel's messages, behind its path. `brought` are the formats that
+    /// publishers have brought to it, by their ids.
     ///
     /// # Errors
     /// The schema is wrong, or no format of the channel has what the wanted one must have.

@@ -59,7 +59,8 @@ pub struct PlannedQuery {
 pub struct QuerySource {
     /// The name of the channel or query.
     pub channel: String,
-    /// The id of the format among what the channel's receivers get; of a query's rows [`PlannedQuery::output`].
+    /// The id of the format among what the channel's receivers get; of a query's rows
+    /// [`PlannedQuery::output`].
     pub format_id: u32,
     /// The format.
     pub format: KnownFormat,
@@ -174,7 +175,8 @@ impl Catalogue {
         }
     }
 
-    /// Parses the formats and plans the queries of a policy. What is wrong is left out: a policy that was planned has nothing wrong.
+    /// Parses the formats and plans the queries of a policy. What is wrong is left out: a policy that was
+    /// planned has nothing wrong.
     pub fn of(policy: &Policy) -> Catalogue {
         Catalogue::new(policy, &mut Problems::default())
     }

@@ -1,7 +1,7 @@
 //! The policies in the documents are right.
 //!
-//! A block that begins with ```yaml is a whole policy; one that begins with ```yaml part is a part of one, of which fields and values are
-//! right. Other words stand for configuration of other things.
+//! A block that begins with ```yaml is a whole policy; one that begins with ```yaml part is a part of one, of
+//! which fields and values are right. Other words stand for configuration of other things.
 
 use csp_config::{ConfigError, parse_checked};
 use csp_policy::Policy;

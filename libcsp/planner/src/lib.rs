@@ -1,10 +1,12 @@
-//! What follows from a policy: its formats parsed, the handlers of its paths checked against them and ordered, its queries planned.
+//! What follows from a policy: its formats parsed, the handlers of its paths checked against them and
+//! ordered, its queries planned.
 //!
 //! ```text
 //!  text ─▶ csp-policy: schema, references, bounds ─▶ Policy ─▶ Planned: policy and catalogue ─▶ what a proxy's workers run
 //! ```
-//! Management nodes plan a policy before they publish it, so that a mistake in a query has its line and column in the file; proxies
-//! plan it once, and run what was made. Nobody else links this crate: agents, network nodes and tools go by the policy alone.
+//! Management nodes plan a policy before they publish it, so that a mistake in a query has its line and
+//! column in the file; proxies plan it once, and run what was made. Nobody else links this crate: agents,
+//! network nodes and tools go by the policy alone.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
@@ -39,7 +41,8 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// Reads, validates and plans the policy in YAML `text`; `file` is its name for errors, which are all that it has.
+    /// Reads, validates and plans the policy in YAML `text`; `file` is its name for errors, which are all
+    /// that it has.
     pub fn parse_yaml(text: &str, file: &str) -> Result<Planned, ConfigError> {
         let mut catalogue = Catalogue::default();
         let policy = parse_checked(text, file, |policy: &Policy, problems| {
@@ -72,8 +75,8 @@ impl Planned {
         &self.catalogue
     }
 
-    /// Returns what is allowed but is hardly meant, each with the reason: [`Policy::warnings`], and queries that do not read all messages
-    /// of their channels.
+    /// Returns what is allowed but is hardly meant, each with the reason: [`Policy::warnings`], and queries
+    /// that do not read all messages of their channels.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.policy.warnings();
         let longest = csp_policy::MESSAGE_KIB;

@@ -1,5 +1,5 @@
-//! Paths: whether the handlers of a channel fit each other and its formats, where they lead, what they make of these, and in which order
-//! they run.
+//! Paths: whether the handlers of a channel fit each other and its formats, where they lead, what they make
+//! of these, and in which order they run.
 
 use std::sync::Arc;
 
@@ -144,7 +144,7 @@ impl<'a> Check<'a> {
         before.truncate(had);
     }
 
-    /// Checks a handler. Returns it with its parameters; `None` if it leaves formats as they are, or is wrong.
+    /// Checks a handler. Returns it with its parameters; `None` if it is wrong, or leaves formats alone.
     fn stage(
         &mut self,
         stage: &PathStage,
@@ -329,8 +329,8 @@ pub enum Destination {
     Channel(usize),
 }
 
-/// Plans the paths of a valid channel: their stages in the order in which they run, reductions first where that changes
-/// nothing of what comes out.
+/// Plans the paths of a valid channel: their stages in the order in which they run, reductions first where
+/// that changes nothing of what comes out.
 pub fn plan_paths(channel: &Channel, formats: &[KnownFormat], set: &Arc<FormatSet>) -> Vec<PathPlan> {
     let plan = |(format, path): (Option<&str>, &[PathStage])| {
         let ids = ids_of(formats, format);
@@ -466,8 +466,8 @@ pub(crate) fn unknown(name: &str, supplied: &[SuppliedHandler]) -> String {
     format!("`{name}` is not known; allowed are {}", names.join(", "))
 }
 
-/// Notes a path whose handlers make more than the channel's guarantee has room for, if the channel holds publishers back: a message that
-/// has entered must be able to go on. `made`: the longest message that each handler makes, in bytes.
+/// Notes a path whose handlers make more than the guarantee of a channel that holds back has room for: a
+/// message that has entered must be able to go on. `made`: each handler's longest message, in bytes.
 fn check_memory(channel: &Channel, made: &[u32], at: &str, problems: &mut Problems) {
     let holds_back = channel.holds_back();
     let made = blocks_of(made);

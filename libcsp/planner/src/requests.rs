@@ -115,7 +115,8 @@ impl Catalog for Scope<'_> {
 }
 
 impl Catalogue {
-    /// Plans a query that a program asks for. `brought` are the formats that publishers have brought to the channel, by their ids.
+    /// Plans a query that a program asks for. `brought` are the formats that publishers have brought to the
+    /// channel, by their ids.
     ///
     /// # Errors
     /// The channel has none, the text is wrong, or the query cannot run.

@@ -308,7 +308,8 @@ fn a_wrong_query_is_refused_at_its_column() {
     }
 }
 
-/// Windows over rows that have lost the time of their channels would silently be of the time at which the rows are made.
+/// Windows over rows that have lost the time of their channels would silently be of the time at which the
+/// rows are made.
 #[test]
 fn windows_over_a_query_use_the_time_of_its_rows_or_are_refused() {
     let windowed = "SELECT COUNT(*) AS n FROM windy WINDOW 1 HOUR";

@@ -55,7 +55,8 @@ impl RowTime {
         let found = plan.outputs.iter().find_map(|output| {
             let column = plan.columns.get(output.like?)?;
             let time = sources.get(column.source)?.time.as_ref().filter(|time| time.field == column.path)?;
-            // A pair is made when its later row comes; the time of the other is as much less as they may be apart.
+            // A pair is made when its later row comes; the time of the other is as much less as they may be
+            // apart.
             let lateness_ms = within_ms.saturating_add(time.lateness_ms.into());
             let lateness_ms = u32::try_from(lateness_ms).unwrap_or(u32::MAX);
             Some(ChannelTime { field: output.name.clone(), lateness_ms, ..time.clone() })
@@ -64,7 +65,8 @@ impl RowTime {
     }
 }
 
-/// Refuses a query that orders rows of another by a time that these have lost: it would silently use the time at which they are made.
+/// Refuses a query that orders rows of another by a time that these have lost: it would silently use the time
+/// at which they are made.
 pub(crate) fn check(plan: &Plan, sources: &[QuerySource]) -> Result<(), QuerySetupError> {
     let needs_time = plan.join.is_some() || matches!(plan.window, Some(Window::Time { .. }));
     match sources.iter().find(|source| source.lost_time) {

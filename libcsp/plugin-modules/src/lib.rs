@@ -1,13 +1,15 @@
-//! Modules of packet plug-ins that administrators supply, in a daemon that runs them: network nodes and plug-in hosts.
+//! Modules of packet plug-ins that administrators supply, in a daemon that runs them: network nodes and
+//! plug-in hosts.
 //!
 //! ```text
 //!   network node   STATE_DIR/plugins/9f86…15b0.wasm ─ check, compile ─▶ Supply ─▶ an instance for each worker
 //!   plug-in host   the network node's configuration ─ offer, a thread compiles ─▶ Supply ─▶ an instance for each session
 //! ```
-//! Modules that are eBPF objects run in the driver of network nodes ([`Objects`]); workers have stand-ins for their instances.
+//! Modules that are eBPF objects run in the driver of network nodes ([`Objects`]); workers have stand-ins for
+//! their instances.
 //!
-//! The store of `csp-modules` keeps, compiles and bounds them; here is what is particular to packets: objects, what a policy's instances need, and
-//! what became of them.
+//! The store of `csp-modules` keeps, compiles and bounds them; here is what is particular to packets:
+//! objects, what a policy's instances need, and what became of them.
 #![forbid(unsafe_code)]
 
 mod objects;
@@ -32,7 +34,8 @@ pub use running::{Status, Stop};
 
 /// Longest module in bytes.
 pub const MODULE_LEN_MAX: usize = 1 << 20;
-/// Most bytes of modules that one plug-in host gets from a network node: they are sent as text, twice as long.
+/// Most bytes of modules that one plug-in host gets from a network node: they are sent as text, twice as
+/// long.
 pub const HOST_MODULES_LEN_MAX: usize = 6 << 20;
 
 /// What a module is.
@@ -44,7 +47,8 @@ enum Code {
     Object(ObjectDeclaration),
 }
 
-/// Packet plug-ins: WebAssembly, and eBPF objects. `None`: there are no packet processors that objects could run in.
+/// Packet plug-ins: WebAssembly, and eBPF objects. `None`: there are no packet processors that objects could
+/// run in.
 #[derive(Debug)]
 struct PacketPlugins(Option<Arc<dyn Objects>>);
 
@@ -77,14 +81,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl PluginModules {
-    /// The modules of a network node, in a folder; `objects` is what its packet processors do with eBPF objects, `trial` where modules are compiled first (`None`: in tests).
+    /// The modules of a network node, in a folder; `objects` is what its packet processors do with eBPF
+    /// objects, `trial` where modules are compiled first (`None`: in tests).
     #[must_use]
     pub fn in_folder(folder: PathBuf, objects: Option<Arc<dyn Objects>>, trial: Option<Trial>) -> Arc<Self> {
         let commands = ("cspctl plugin install FILE", "cspctl plugin uninstall MODULE");
         Self::new(Some(ModuleFolder::new(folder, MODULE_LEN_MAX, commands)), objects, trial)
     }
 
-    /// The modules of a plug-in host: those that network nodes send. `trial` as in [`in_folder`](Self::in_folder).
+    /// The modules of a plug-in host: those that network nodes send. `trial` as in
+    /// [`in_folder`](Self::in_folder).
     #[must_use]
     pub fn in_memory(trial: Option<Trial>) -> Arc<Self> {
         Self::new(None, None, trial)
@@ -112,8 +118,8 @@ impl PluginModules {
         self.store.put(hash, bytes)
     }
 
-    /// Checks that the supplied plug-ins of a policy run on a node with so many workers: their modules are here, start, accept their
-    /// parameters, have the outputs that are connected, and fit.
+    /// Checks that the supplied plug-ins of a policy run on a node with so many workers: their modules are
+    /// here, start, accept their parameters, have the outputs that are connected, and fit.
     ///
     /// # Errors
     /// Everything that does not, in one text.
@@ -207,7 +213,8 @@ impl PluginModules {
         running.retain(Running::is_alive);
     }
 
-    /// Returns whether a module has come since the last call: policies that were refused without it are to be checked again.
+    /// Returns whether a module has come since the last call: policies that were refused without it are to be
+    /// checked again.
     pub fn have_come(&self) -> bool {
         self.store.have_come()
     }

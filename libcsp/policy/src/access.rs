@@ -15,10 +15,10 @@ pub const ACCESS_MAX: usize = 256;
 /// Most users, groups or programs that one of them lists.
 pub const SUBJECTS_MAX: usize = 64;
 
-/// What processes of some users, groups and programs may listen on and connect to. Of several rules that fit a process the
-/// first one counts; where none fits, and in what a rule leaves out, a process may what the kernel of its host would let
-/// it: listen on any port from 1024 on (as root on every port) in the host's network namespace, and connect to every
-/// egress destination.
+/// What processes of some users, groups and programs may listen on and connect to. Of several rules that fit
+/// a process the first one counts; where none fits, and in what a rule leaves out, a process may what the
+/// kernel of its host would let it: listen on any port from 1024 on (as root on every port) in the host's
+/// network namespace, and connect to every egress destination.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AccessRule {
@@ -28,8 +28,8 @@ pub struct AccessRule {
     /// Primary group ids; absent: every group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<Vec<u32>>,
-    /// Names of programs, as `cspctl processes` shows them; absent: every program. Users name their own programs as they
-    /// like: a rule protects by its users and groups.
+    /// Names of programs, as `cspctl processes` shows them; absent: every program. Users name their own
+    /// programs as they like: a rule protects by its users and groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub programs: Option<Vec<String>>,
     /// Ports that they may listen on, those below 1024 too; absent: as without a rule, empty: none.
@@ -140,7 +140,8 @@ impl AccessRule {
         })
     }
 
-    /// What a process may do for which `rule` counts, and which the kernel would let listen on the ports `kernel`.
+    /// What a process may do for which `rule` counts, and which the kernel would let listen on the ports
+    /// `kernel`.
     pub fn grant(rule: Option<&AccessRule>, kernel: Option<Ports>) -> Grant {
         let listen: Vec<Ports> = match rule.and_then(|rule| rule.listen.as_ref()) {
             Some(listed) => listed.iter().map(|range| range.0).collect(),

@@ -1,6 +1,6 @@
-//! Bounds of channels, queries and flows that contradict each other: one that is never reached because of another, or that no proxy worker can
-//! keep. Those that break a promise of the policy are errors. Those that only say more than can be are
-//! [warnings](crate::Policy::warnings).
+//! Bounds of channels, queries and flows that contradict each other: one that is never reached because of
+//! another, or that no proxy worker can keep. Those that break a promise of the policy are errors. Those that
+//! only say more than can be are [warnings](crate::Policy::warnings).
 
 use csp_config::Problems;
 use csp_handlers::{MESSAGE_BLOCK_LEN, MESSAGE_POOL_LEN, PATHS_MAX};
@@ -86,7 +86,8 @@ fn check_flow(queue: &FlowQueue, at: &str, problems: &mut Problems) {
     }
 }
 
-/// Any worker may be the owner of all channels: it has the memory that is guaranteed to them, and places for their paths.
+/// Any worker may be the owner of all channels: it has the memory that is guaranteed to them, and places for
+/// their paths.
 fn check_worker(policy: &Policy, problems: &mut Problems) {
     let requested = policy.requested_channels().map(|(_, place)| place);
     let all: Vec<Channel> = policy.all_channels().chain(requested).filter(|c| c.pool.is_empty()).collect();

@@ -58,7 +58,8 @@ impl Channel {
         self.paths().flat_map(|(_, path)| stages(path)).collect()
     }
 
-    /// Returns the names of the derived channels that its paths lead to, each once, in the order of their numbers.
+    /// Returns the names of the derived channels that its paths lead to, each once, in the order of their
+    /// numbers.
     pub fn outlets(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for name in
@@ -115,8 +116,8 @@ fn each_of(path: &[PathStage], at: &str, check: &mut dyn FnMut(&PathStage, &str)
     }
 }
 
-/// Checks how the paths of a policy divide, and the channels that they lead to. What handlers do with formats the
-/// planner checks.
+/// Checks how the paths of a policy divide, and the channels that they lead to. What handlers do with formats
+/// the planner checks.
 pub(crate) fn check(policy: &Policy, problems: &mut Problems) {
     for (index, channel) in policy.channels.iter().enumerate() {
         let at = format!("channels[{index}]");

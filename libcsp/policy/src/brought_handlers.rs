@@ -16,8 +16,8 @@ const FUEL_MAX: u64 = 2_000_000;
 /// What a request has beside the module, in KiB.
 const REQUEST_KIB: u32 = 16;
 
-/// `requests.handlers:` of a channel: programs may bring handlers of their own, as WebAssembly modules. Each makes a channel of its own
-/// of the channel's messages, at one of the ports of `requests`.
+/// `requests.handlers:` of a channel: programs may bring handlers of their own, as WebAssembly modules. Each
+/// makes a channel of its own of the channel's messages, at one of the ports of `requests`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BroughtHandlers {
@@ -35,7 +35,8 @@ pub struct BroughtHandlers {
     pub fuel: u64,
     /// What happens when a module was stopped.
     pub on_stop: OnStop,
-    /// On a channel without keys, programs may bring handlers. With keys, those may that have the right `supply`.
+    /// On a channel without keys, programs may bring handlers. With keys, those may that have the right
+    /// `supply`.
     pub anyone: bool,
 }
 
@@ -90,7 +91,8 @@ impl BroughtHandlers {
 }
 
 impl Requests {
-    /// Returns the length in KiB of messages of a place: handlers make them of the channel's, and the topic is added.
+    /// Returns the length in KiB of messages of a place: handlers make them of the channel's, and the topic
+    /// is added.
     pub(crate) fn place_message_kib(&self, channel: &Channel, of_query: u32) -> u32 {
         match self.handlers {
             Some(_) => of_query.max(channel.message_kib).saturating_add(1),

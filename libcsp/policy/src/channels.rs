@@ -1,5 +1,5 @@
-//! Channels: where publishers and subscribers of messages connect, how messages are distributed, and the bounds on what is kept
-//! for them.
+//! Channels: where publishers and subscribers of messages connect, how messages are distributed, and the
+//! bounds on what is kept for them.
 
 use std::net::IpAddr;
 
@@ -24,8 +24,8 @@ pub const CHANNEL_MIB_MAX: u32 = 64 * 1024;
 /// Longest time between two heartbeats, in seconds.
 pub const HEARTBEAT_S_MAX: u32 = 3_600;
 
-/// A channel of messages: peers connect to its address, and the proxies distribute their messages, or pass them to servers of its
-/// pool.
+/// A channel of messages: peers connect to its address, and the proxies distribute their messages, or pass
+/// them to servers of its pool.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Channel {
@@ -52,8 +52,8 @@ pub struct Channel {
     /// Further ports of the channel, which may have other framings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listen: Vec<ChannelPort>,
-    /// Unmodified servers: each client's messages go to one of them, and its answers come back. Empty: the proxy distributes the
-    /// messages.
+    /// Unmodified servers: each client's messages go to one of them, and its answers come back. Empty: the
+    /// proxy distributes the messages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pool: Vec<PoolMember>,
     /// Which peers may connect, and who gets a message.
@@ -83,8 +83,8 @@ pub struct Channel {
     /// A last frame with the sequence number and the time of arrival is added to each message.
     #[serde(default, skip_serializing_if = "is_false")]
     pub sequence: bool,
-    /// Seconds between two PINGs to peers of ZMTP 3.1; a peer that sends nothing for as long after one is disconnected. 0: none are
-    /// sent.
+    /// Seconds between two PINGs to peers of ZMTP 3.1; a peer that sends nothing for as long after one is
+    /// disconnected. 0: none are sent.
     #[serde(default, skip_serializing_if = "is_zero", deserialize_with = "heartbeat_s")]
     pub heartbeat_s: u32,
     /// Encryption, and who may publish and subscribe. Absent: everybody, in clear text.
@@ -93,8 +93,8 @@ pub struct Channel {
     /// How connections behave.
     #[serde(default)]
     pub tcp: TcpOptions,
-    /// Names of the formats of its messages, with the ids 1, 2, … in this order. The record is a message's only frame, or the one
-    /// behind the topic.
+    /// Names of the formats of its messages, with the ids 1, 2, … in this order. The record is a message's
+    /// only frame, or the one behind the topic.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub formats: Vec<String>,
     /// What becomes of messages of none of its formats.

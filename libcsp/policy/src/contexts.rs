@@ -15,7 +15,8 @@ use super::{POOL_MAX, Policy, PoolMember};
 pub struct GContext {
     /// `g0` to `g7`, each once.
     pub name: String,
-    /// Where `csp-context` listens. Each proxy worker with channels that need the context connects to one of them.
+    /// Where `csp-context` listens. Each proxy worker with channels that need the context connects to one of
+    /// them.
     pub pool: Vec<PoolMember>,
 }
 

@@ -1,4 +1,5 @@
-//! Information flows: which messages belong together, how important they are, what they are promised and how much of them may wait.
+//! Information flows: which messages belong together, how important they are, what they are promised and how
+//! much of them may wait.
 
 use std::collections::HashMap;
 
@@ -42,7 +43,8 @@ pub struct Flow {
     /// What it is promised while it has messages.
     #[serde(default, skip_serializing_if = "is_default")]
     pub reserve: FlowReserve,
-    /// Longest message in bytes, all its copies together, for which promises are calculated: short ones let more be promised.
+    /// Longest message in bytes, all its copies together, for which promises are calculated: short ones let
+    /// more be promised.
     #[serde(default = "message_bytes", deserialize_with = "read_message_bytes")]
     pub message_bytes: u32,
     /// What handlers of its channels take for a message, in microseconds of a worker. 0: what is measured.
@@ -241,7 +243,8 @@ impl FlowReserve {
 }
 
 impl Policy {
-    /// Returns whether contexts of flows process messages of a flow: it may have messages of a channel whose path runs in the proxies.
+    /// Returns whether contexts of flows process messages of a flow: it may have messages of a channel whose
+    /// path runs in the proxies.
     pub fn is_processed(&self, flow: &Flow) -> bool {
         let mut served = self.served_by_contexts();
         match &flow.predicate.channel {
@@ -331,8 +334,8 @@ pub(super) fn check(policy: &Policy, problems: &mut Problems) {
     }
 }
 
-/// Checks that the link carries what flows are promised. A proxy holds more than a promise and refuses what it cannot keep; what no
-/// proxy could is refused without asking one.
+/// Checks that the link carries what flows are promised. A proxy holds more than a promise and refuses what
+/// it cannot keep; what no proxy could is refused without asking one.
 fn check_promises(policy: &Policy, link: &Link, problems: &mut Problems) {
     let most_mbps = link.proxies.iter().map(|proxy| proxy.mbps).fold(link.mbps, u64::max);
     let mut promised = 0u64;

@@ -1,5 +1,5 @@
-//! Formats: schemas that the policy names, the channels whose messages have them, and a channel's time. What a schema says the
-//! planner reads.
+//! Formats: schemas that the policy names, the channels whose messages have them, and a channel's time. What
+//! a schema says the planner reads.
 
 use std::collections::HashMap;
 

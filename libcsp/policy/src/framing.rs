@@ -26,7 +26,8 @@ pub enum Framing {
     /// They are ZeroMQ sockets.
     #[default]
     Zmtp,
-    /// By the Simple Open Framing Header of FIX: the length, header included, in 4 bytes; the encoding type in 2; big-endian.
+    /// By the Simple Open Framing Header of FIX: the length, header included, in 4 bytes; the encoding type
+    /// in 2; big-endian.
     Sofh,
     /// By a header with the length of the message in it.
     Length(LengthHeader),
@@ -196,8 +197,8 @@ impl Channel {
             .chain(self.listen.iter().copied())
     }
 
-    /// The name of the service at one of its ports, under which proxies report it. That of a further port is the name of no service
-    /// and no channel.
+    /// The name of the service at one of its ports, under which proxies report it. That of a further port is
+    /// the name of no service and no channel.
     pub fn service_name(&self, port: u16) -> String {
         if port == self.port { self.name.clone() } else { format!("{}:{port}", self.name) }
     }

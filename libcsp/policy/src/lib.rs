@@ -1,9 +1,9 @@
 //! The policy: the services, their pools, the channels of messages, and how applications leave the cluster.
 //!
-//! A [`Policy`] that came out of [`Policy::parse_yaml`] or [`Policy::from_json`] is valid in itself: its values, its bounds, and what
-//! its objects say of each other. What schemas, queries and parameters of handlers say is text here; `csp-planner` reads it, at the
-//! management node before a policy is published, and at the proxies. The canonical form is JSON in field order; generations and
-//! hashes are made of that.
+//! A [`Policy`] that came out of [`Policy::parse_yaml`] or [`Policy::from_json`] is valid in itself: its
+//! values, its bounds, and what its objects say of each other. What schemas, queries and parameters of
+//! handlers say is text here; `csp-planner` reads it, at the management node before a policy is published,
+//! and at the proxies. The canonical form is JSON in field order; generations and hashes are made of that.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
@@ -129,7 +129,8 @@ pub struct Policy {
     /// How applications' own connections leave.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub egress: Vec<Egress>,
-    /// What is accelerated of which programs; of those that are not named here, all that the rules of their node allow.
+    /// What is accelerated of which programs; of those that are not named here, all that the rules of their
+    /// node allow.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<ProgramRule>,
     /// Who may listen and connect, enforced by the proxies; the first rule that fits a process counts.
@@ -146,14 +147,16 @@ pub struct Policy {
     pub rules: Vec<PacketRule>,
 }
 
-/// Which sockets of a program may leave the kernel, on every application node. A node's own rules can allow less, not more.
+/// Which sockets of a program may leave the kernel, on every application node. A node's own rules can allow
+/// less, not more.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProgramRule {
-    /// The program's name, whole and as it is written (`nginx`, `php-fpm`): the file name that it was started by, which
-    /// `cspctl sockets` shows. A [`ProgramName`]; each once.
+    /// The program's name, whole and as it is written (`nginx`, `php-fpm`): the file name that it was started
+    /// by, which `cspctl sockets` shows. A [`ProgramName`]; each once.
     pub program: String,
-    /// The listening ports that are accelerated; absent: all, empty: none. A process learns it when it starts.
+    /// The listening ports that are accelerated; absent: all, empty: none. A process learns it when it
+    /// starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen: Option<Vec<u16>>,
     /// Whether its connections to egress destinations are accelerated.
@@ -187,12 +190,12 @@ pub struct Service {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Backlog {
-    /// Connections that wait at once; clients beyond them get no answer to their SYN and try again, as with a full
-    /// listen(2) backlog.
+    /// Connections that wait at once; clients beyond them get no answer to their SYN and try again, as with a
+    /// full listen(2) backlog.
     #[serde(deserialize_with = "backlog_connections")]
     pub connections: u32,
-    /// Seconds that a connection waits before it is reset, while servers of the service listen; 0: as long as its client
-    /// does. Where no server listens it is 3 seconds at most.
+    /// Seconds that a connection waits before it is reset, while servers of the service listen; 0: as long as
+    /// its client does. Where no server listens it is 3 seconds at most.
     #[serde(deserialize_with = "seconds")]
     pub time_s: u32,
 }
@@ -237,8 +240,9 @@ pub struct TcpOptions {
     /// Seconds that sent data may stay unacknowledged (RFC 5482); 0 leaves it to retransmission limits.
     #[serde(deserialize_with = "seconds")]
     pub user_timeout_s: u32,
-    /// Largest segment in bytes: in the MSS option that clients get, and towards them. `None`: that of the LAN's MTU. Restricts the segments of
-    /// clients behind links with a small MTU from which no path MTU discovery comes back.
+    /// Largest segment in bytes: in the MSS option that clients get, and towards them. `None`: that of the
+    /// LAN's MTU. Restricts the segments of clients behind links with a small MTU from which no path MTU
+    /// discovery comes back.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "mss")]
     pub mss: Option<u16>,
 }
@@ -266,8 +270,8 @@ pub struct Egress {
     /// The networks reached this way, of the address's family; at least one.
     #[serde(with = "serde_prefixes")]
     pub destinations: Vec<Prefix>,
-    /// Networks within these that are not: applications reach them by the kernel, unless a longer prefix of some entry
-    /// has them.
+    /// Networks within these that are not: applications reach them by the kernel, unless a longer prefix of
+    /// some entry has them.
     #[serde(default, with = "serde_prefixes", skip_serializing_if = "Vec::is_empty")]
     pub except: Vec<Prefix>,
     /// How these connections behave.

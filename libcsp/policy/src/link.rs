@@ -1,4 +1,5 @@
-//! The output link that information flows share: its capacity, how it is divided, how flows are watched and what follows from that.
+//! The output link that information flows share: its capacity, how it is divided, how flows are watched and
+//! what follows from that.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,7 +24,8 @@ const PROXIES_MAX: usize = 256;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
-    /// Megabits a second that each proxy sends to receivers outside the cluster, counted in bytes of messages.
+    /// Megabits a second that each proxy sends to receivers outside the cluster, counted in bytes of
+    /// messages.
     #[serde(deserialize_with = "read_mbps")]
     pub mbps: u64,
     /// Proxies that may send another amount.
@@ -35,7 +37,8 @@ pub struct Link {
     /// How flows share it.
     #[serde(default = "par")]
     pub scheme: Scheme,
-    /// Contexts in which messages of flows pass the paths of their channels, by the same scheme. Without, paths come before flows.
+    /// Contexts in which messages of flows pass the paths of their channels, by the same scheme. Without,
+    /// paths come before flows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contexts: Option<FlowContexts>,
     /// How flows are watched.

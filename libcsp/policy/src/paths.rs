@@ -34,9 +34,11 @@ pub struct PathStage {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StagePlacement {
-    /// Contexts that it may use, in the order of preference: at least one of the worker and one of another program.
+    /// Contexts that it may use, in the order of preference: at least one of the worker and one of another
+    /// program.
     pub auto: Vec<String>,
-    /// Time in microseconds within which 99 of 100 calls of a supplied handler end that may run in the worker.
+    /// Time in microseconds within which 99 of 100 calls of a supplied handler end that may run in the
+    /// worker.
     #[serde(default = "p99_us")]
     pub p99_us: u32,
     /// Measured calls on which a decision rests: one of 16 calls is measured.
@@ -45,7 +47,8 @@ pub struct StagePlacement {
     /// Seconds for which a measurement has to stand before the stage is moved.
     #[serde(default = "hold_s")]
     pub hold_s: u32,
-    /// What it costs the worker to have a message processed by another program, in nanoseconds: for handlers that are not supplied.
+    /// What it costs the worker to have a message processed by another program, in nanoseconds: for handlers
+    /// that are not supplied.
     #[serde(default = "crossing_ns")]
     pub crossing_ns: u32,
     /// The same of each KiB of the message.
@@ -122,7 +125,8 @@ fn number(name: &str) -> Option<u16> {
     number_of(name).map(|number| CONTEXTS_MAX + number).or_else(|| context_of(name))
 }
 
-/// What becomes of a message that a handler of a path gives up: it faults on it, or waits to be started again.
+/// What becomes of a message that a handler of a path gives up: it faults on it, or waits to be started
+/// again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GivenUp {
@@ -134,7 +138,8 @@ pub enum GivenUp {
 }
 
 impl PathStage {
-    /// Returns the number of the context, those of the policy's `contexts` after the worker's own; `None` if there is none of this name.
+    /// Returns the number of the context, those of the policy's `contexts` after the worker's own; `None` if
+    /// there is none of this name.
     pub fn context_number(&self) -> Option<u16> {
         number(&self.context)
     }
@@ -155,7 +160,8 @@ pub(crate) fn context_of(name: &str) -> Option<u16> {
     number.filter(|number| *number < CONTEXTS_MAX)
 }
 
-/// Checks the paths of a policy: where they may be, and the contexts of their stages. What handlers do with formats the planner checks.
+/// Checks the paths of a policy: where they may be, and the contexts of their stages. What handlers do with
+/// formats the planner checks.
 pub(crate) fn check(policy: &Policy, problems: &mut Problems) {
     for (index, channel) in policy.channels.iter().enumerate() {
         check_path(channel, &format!("channels[{index}]"), problems);

@@ -7,8 +7,8 @@ use csp_types::PlacementKey;
 use crate::Policy;
 
 impl Policy {
-    /// Returns what decides where each channel and query lives, by name. A query lives where its channels do, and so do channels
-    /// that are joined.
+    /// Returns what decides where each channel and query lives, by name. A query lives where its channels do,
+    /// and so do channels that are joined.
     pub fn placements(&self) -> HashMap<String, PlacementKey> {
         let ends = self.channels.iter().map(|c| (c.name.as_str(), c.vip, c.port));
         let ends: Vec<_> =
@@ -39,8 +39,8 @@ impl Policy {
                 groups.iter_mut().filter(|group| **group == from).for_each(|group| *group = to);
             }
         }
-        // The key is that of the channel whose name is least, so that the order in the policy does not count; a query has a
-        // channel in its group, whose key counts.
+        // The key is that of the channel whose name is least, so that the order in the policy does not count;
+        // a query has a channel in its group, whose key counts.
         let key = |group: usize| {
             let members = (0..ends.len()).filter(|at| groups[*at] == group);
             let first = members.min_by_key(|at| (*at >= self.channels.len(), ends[*at].0));

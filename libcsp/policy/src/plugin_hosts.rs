@@ -21,7 +21,8 @@ const PATH_LEN_MAX: usize = 107;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PluginHost {
-    /// 1 to 64 letters, digits, `-`, `_` and `.`, unique among plug-in hosts; not `workers`, `driver` or `host`.
+    /// 1 to 64 letters, digits, `-`, `_` and `.`, unique among plug-in hosts; not `workers`, `driver` or
+    /// `host`.
     pub name: String,
     /// The application node on whose host it runs.
     #[serde(with = "serde_node_id")]

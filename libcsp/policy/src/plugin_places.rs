@@ -1,4 +1,5 @@
-//! Where packet plug-ins run: at a level of the policy's, or where each network node places them by their packets.
+//! Where packet plug-ins run: at a level of the policy's, or where each network node places them by their
+//! packets.
 
 use std::fmt;
 use std::str::FromStr;

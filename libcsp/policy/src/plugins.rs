@@ -1,6 +1,8 @@
-//! Packet plug-ins of network nodes: instances, how they are connected, and the rules that lead packets to them.
+//! Packet plug-ins of network nodes: instances, how they are connected, and the rules that lead packets to
+//! them.
 //!
-//! Every network node runs all of them. What is wrong is found by building the state in the plug-in manager that a node has, too.
+//! Every network node runs all of them. What is wrong is found by building the state in the plug-in manager
+//! that a node has, too.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -34,15 +36,18 @@ const OUT: &str = "-";
 pub struct PacketPlugin {
     /// 1 to 64 letters, digits, `-`, `_` and `.`; unique among plug-ins.
     pub name: String,
-    /// What it is an instance of: `counter`, `policer`, … (docs/plugins.md), or the SHA-256 of a supplied module.
+    /// What it is an instance of: `counter`, `policer`, … (docs/plugins.md), or the SHA-256 of a supplied
+    /// module.
     pub module: String,
     /// Settings by name, as text; others have their defaults.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
-    /// By output, from 0 on: the plug-in that gets its packets; `-`, and outputs beyond these: they are routed.
+    /// By output, from 0 on: the plug-in that gets its packets; `-`, and outputs beyond these: they are
+    /// routed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<String>,
-    /// Where it runs: 1 in the driver, 2 in the network nodes' workers, 3 on an attached host; `auto`: each node chooses between 1 and 2.
+    /// Where it runs: 1 in the driver, 2 in the network nodes' workers, 3 on an attached host; `auto`: each
+    /// node chooses between 1 and 2.
     #[serde(default, skip_serializing_if = "PluginLevel::is_default")]
     pub level: PluginLevel,
     /// Of level `auto`: packets per second that a node expects until it has measured them.

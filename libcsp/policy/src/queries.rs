@@ -89,7 +89,8 @@ pub struct QueryLimits {
     /// Seconds without messages after which a channel of the query is not waited for.
     #[serde(deserialize_with = "idle_s")]
     pub idle_s: u32,
-    /// Seconds without messages of any channel after which the windows that are open close; 0: they wait for messages.
+    /// Seconds without messages of any channel after which the windows that are open close; 0: they wait for
+    /// messages.
     #[serde(deserialize_with = "idle_s")]
     pub flush_s: u32,
     /// Messages of the query's channels that wait for it; beyond them the newest are dropped.

@@ -1,7 +1,8 @@
 //! Queries on request: what programs may ask a channel for, and the addresses that are kept for their rows.
 //!
-//! Each query that runs has a port of the channel's address. The ports stand in the policy, so that network nodes know whose they
-//! are before anything is asked; what is asked, and by whom, only the owner of the channel knows.
+//! Each query that runs has a port of the channel's address. The ports stand in the policy, so that network
+//! nodes know whose they are before anything is asked; what is asked, and by whom, only the owner of the
+//! channel knows.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -41,7 +42,8 @@ pub struct Requests {
     /// Programs may bring handlers; absent: nobody may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handlers: Option<BroughtHandlers>,
-    /// What else queries may read, beside the channel: names of channels and queries, which then live where it does.
+    /// What else queries may read, beside the channel: names of channels and queries, which then live where
+    /// it does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub with: Vec<String>,
     /// Seconds from when the last subscriber has left, or from the request if none came, until a query ends.
@@ -62,7 +64,8 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Returns the channels at which the queries' subscribers connect: those of `channel`, of which this is a part.
+    /// Returns the channels at which the queries' subscribers connect: those of `channel`, of which this is a
+    /// part.
     fn places<'a>(&'a self, channel: &'a Channel) -> impl Iterator<Item = Channel> + 'a {
         let ports = (1..=self.queries).map_while(|n| Some((n, self.port.checked_add(n - 1)?)));
         ports.map(|(n, port)| {
@@ -117,15 +120,16 @@ impl Channel {
         self.requests.as_ref().is_some_and(|requests| requests.formats > 0)
     }
 
-    /// Returns whether queries may read it: it has formats, or publishers may bring some, and its messages end here.
+    /// Returns whether queries may read it: it has formats, or publishers may bring some, and its messages
+    /// end here.
     pub fn is_readable(&self) -> bool {
         self.pool.is_empty() && (!self.formats.is_empty() || self.takes_formats())
     }
 }
 
 impl Policy {
-    /// Returns the channels at which subscribers of requested queries connect, each with the index of the channel that is asked. Most
-    /// of the time most of them have no query.
+    /// Returns the channels at which subscribers of requested queries connect, each with the index of the
+    /// channel that is asked. Most of the time most of them have no query.
     pub fn requested_channels(&self) -> impl Iterator<Item = (usize, Channel)> + '_ {
         let of = |(at, channel): (usize, &'_ Channel)| -> Vec<(usize, Channel)> {
             let requests = channel.requests.iter();

@@ -1,7 +1,7 @@
 //! The channels that a query names: references between objects of the policy, found without a parser of SQL.
 //!
-//! FROM and JOIN are reserved words of the language, and one name follows each. Nothing else of the text is understood here; for
-//! a query that is none, the result means nothing.
+//! FROM and JOIN are reserved words of the language, and one name follows each. Nothing else of the text is
+//! understood here; for a query that is none, the result means nothing.
 
 /// What a query consists of.
 #[derive(Debug, PartialEq)]

@@ -412,7 +412,8 @@ fn a_wrong_channel_is_refused() {
     }
 }
 
-/// Options are written as documented, survive JSON, are shown as a change, and are absent from the JSON of channels without them.
+/// Options are written as documented, survive JSON, are shown as a change, and are absent from the JSON of
+/// channels without them.
 #[test]
 fn channels_can_keep_last_values_and_number_messages() {
     let options = |text: &str| Policy::parse_yaml(&CHANNELS.replacen("port: 5556\n", text, 1), "p.yaml");

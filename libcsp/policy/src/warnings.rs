@@ -8,8 +8,8 @@ use csp_types::Prefix;
 use super::{DEFAULT_FLOW, Flow, FlowMatch, Policy, PortRange};
 
 impl Policy {
-    /// Returns what is allowed but is hardly meant: rules, plug-ins and flows that no packet and no message reaches, and bounds that others
-    /// keep from being reached, each with the reason.
+    /// Returns what is allowed but is hardly meant: rules, plug-ins and flows that no packet and no message
+    /// reaches, and bounds that others keep from being reached, each with the reason.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = super::plugins::covered_rules(self);
         warnings.extend(self.unreached_plugins());
@@ -60,7 +60,8 @@ impl Policy {
         warnings
     }
 
-    /// The channel or query that conditions name, with its addresses, if the other conditions exclude all of these.
+    /// The channel or query that conditions name, with its addresses, if the other conditions exclude all of
+    /// these.
     fn contradicted<'p>(&self, of: &'p FlowMatch) -> Option<(&'p str, String)> {
         let name = of.channel.as_deref()?;
         let ends: Vec<(IpAddr, u16)> = match self.channels.iter().find(|channel| channel.name == name) {

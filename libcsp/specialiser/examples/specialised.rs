@@ -1,6 +1,7 @@
-//! What specialised operators take beside generic ones, by the number of fields (C-CORE, table 3): the operator alone, on messages of 600 bytes in
-//! memory. `cargo run --release -p csp-specialiser --example specialised [-- KIND FIELDS VERSION COUNT]`: with arguments, one of them runs `COUNT`
-//! times, for `perf stat`.
+//! What specialised operators take beside generic ones, by the number of fields (C-CORE, table 3): the
+//! operator alone, on messages of 600 bytes in memory. `cargo run --release -p csp-specialiser --example
+//! specialised [-- KIND FIELDS VERSION COUNT]`: with arguments, one of them runs `COUNT` times, for `perf
+//! stat`.
 #![allow(clippy::unwrap_used, reason = "a bench")]
 
 use std::cell::Cell;
@@ -14,7 +15,8 @@ use csp_queries::{Catalog, Plan};
 use csp_specialiser::{Work, Workshop};
 use csp_types::Instant;
 
-/// Fields of each type, in turn: a number of 32 bits, a text, a number of 64 bits that can be null, a floating-point number.
+/// Fields of each type, in turn: a number of 32 bits, a text, a number of 64 bits that can be null, a
+/// floating-point number.
 const FIELDS: usize = 32;
 const LEN: usize = 600;
 const COUNTS: [usize; 5] = [1, 2, 4, 8, 16];
@@ -123,7 +125,8 @@ impl Port for Bytes<'_> {
 
 thread_local!(static READS: Cell<u64> = const { Cell::new(0) });
 
-/// A clock of trials on which the specialised version is the better one: a trial has 8 messages of the one, then 8 of the other.
+/// A clock of trials on which the specialised version is the better one: a trial has 8 messages of the one,
+/// then 8 of the other.
 fn clock() -> u64 {
     let read = READS.replace(READS.get() + 1);
     if read % 2 == 1 && (read / 16).is_multiple_of(2) { 100 } else { 0 }

@@ -1,4 +1,5 @@
-//! Conditions and expressions: the same values as [`csp_queries::Code`] has, with types known when the code is made.
+//! Conditions and expressions: the same values as [`csp_queries::Code`] has, with types known when the code
+//! is made.
 
 use csp_formats::{Cell, Load, What};
 use csp_queries::{Code, Condition, Operator, Relation};
@@ -7,7 +8,8 @@ use wasm_encoder::{Ieee64, Instruction as I, ValType};
 use crate::builder::{Builder, Kind, Value};
 use crate::{Declined, REFUSED};
 
-/// Terms that are looked at before the first of them can refuse a row: a jump that is mispredicted costs more than some terms.
+/// Terms that are looked at before the first of them can refuse a row: a jump that is mispredicted costs more
+/// than some terms.
 const TERMS: usize = 4;
 
 impl Builder {
@@ -312,7 +314,8 @@ impl Builder {
             match operator {
                 Operator::Multiply => self.check_product(left, right, result, null),
                 _ => {
-                    // The sign of the result is neither that of the left side nor the one that the right side explains.
+                    // The sign of the result is neither that of the left side nor the one that the right side
+                    // explains.
                     self.ops([I::LocalGet(left.local), I::LocalGet(result), I::I64Xor]);
                     let other = if operator == Operator::Add { result } else { left.local };
                     self.ops([I::LocalGet(right.local), I::LocalGet(other), I::I64Xor, I::I64And]);

@@ -1,11 +1,13 @@
-//! Built-in operators specialised to WebAssembly: code made for one plan and one format, with offsets and constants folded in.
+//! Built-in operators specialised to WebAssembly: code made for one plan and one format, with offsets and
+//! constants folded in.
 //!
 //! ```text
 //!   Plan ─▶ Condition, Image ─▶ generate ─▶ module ─ compiled on a background thread ─▶ Row: Program ─▶ the operator that asked
 //! ```
-//! A specialised module is not a supplied one. The host makes it, so that it needs no bound: it has no loop, no import and one page of memory. It
-//! has one function without parameters, which reads a row that the host has copied to the same offsets of its memory, and leaves the result's bytes
-//! behind it. What the operator does around a row (frames, slices, counters, state, what is written behind the root block) stays in the
+//! A specialised module is not a supplied one. The host makes it, so that it needs no bound: it has no loop,
+//! no import and one page of memory. It has one function without parameters, which reads a row that the host
+//! has copied to the same offsets of its memory, and leaves the result's bytes behind it. What the operator
+//! does around a row (frames, slices, counters, state, what is written behind the root block) stays in the
 //! operator ([`csp_operators::Program`]), which is also what runs where a module cannot say something.
 //!
 //! A module yields what the plan's own [`Condition`] and [`Image`] yield over the same row, or is not made:

@@ -138,7 +138,8 @@ impl Builder {
         Value::new(Kind::Float, local, Some(null))
     }
 
-    /// The bytes of a text with the first as the lowest, and zeros behind them; with what says whether it is null.
+    /// The bytes of a text with the first as the lowest, and zeros behind them; with what says whether it is
+    /// null.
     pub fn raw_text(&mut self, load: &Load, len: usize) -> (u32, Option<u32>) {
         self.op(I::I32Const(0));
         let end = load.at() + len;

@@ -1,6 +1,8 @@
-//! Results: bytes that are copied, and values that are computed, behind the row in the second half of the page.
+//! Results: bytes that are copied, and values that are computed, behind the row in the second half of the
+//! page.
 //!
-//! What no message changes (header, constants, nulls of columns that are always null) is in the module's data and stays there.
+//! What no message changes (header, constants, nulls of columns that are always null) is in the module's data
+//! and stays there.
 
 use csp_queries::{Computed, How, Image, Move, Store};
 use wasm_encoder::{Instruction as I, ValType};

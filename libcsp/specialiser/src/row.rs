@@ -19,8 +19,9 @@ pub struct Row {
     count: Arc<AtomicUsize>,
 }
 
-/// The engine for modules that the host has made itself: they have no loops, so that neither fuel nor epochs are needed. It installs no signal
-/// handlers (decision 0049); bounds are checked when the code is compiled, since all addresses are constant.
+/// The engine for modules that the host has made itself: they have no loops, so that neither fuel nor epochs
+/// are needed. It installs no signal handlers (decision 0049); bounds are checked when the code is compiled,
+/// since all addresses are constant.
 pub(super) fn engine() -> wasmtime::Result<Engine> {
     let mut config = Config::new();
     config.signals_based_traps(false).consume_fuel(false).epoch_interruption(false);

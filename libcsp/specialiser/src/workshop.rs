@@ -118,7 +118,8 @@ impl Specialiser for Named {
 }
 
 impl Work {
-    /// Makes programs until nobody can ask any more, each while it holds `alone`. The calling thread does nothing else.
+    /// Makes programs until nobody can ask any more, each while it holds `alone`. The calling thread does
+    /// nothing else.
     pub fn run(self, alone: &Mutex<()>) {
         while let Ok(request) = self.queue.recv() {
             let _alone = alone.lock().unwrap_or_else(PoisonError::into_inner);
@@ -136,7 +137,8 @@ impl Work {
     fn make(&self, request: Request) {
         // Operators that were made to check a policy are gone by now.
         if request.is_wanted() {
-            // Plans come from clients' queries, too. Neither the compiler nor the plan keeps anything that a panic leaves half-way.
+            // Plans come from clients' queries, too. Neither the compiler nor the plan keeps anything that a
+            // panic leaves half-way.
             let make = AssertUnwindSafe(|| self.program(&request.plan, request.condition_only));
             let answer = catch_unwind(make).unwrap_or_else(|_| Err("the compiler ended".to_owned()));
             request.answer(answer);

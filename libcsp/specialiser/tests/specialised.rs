@@ -1,5 +1,6 @@
-//! Specialised operators beside the built-in ones, over random formats, queries and messages: the same verdicts and bytes, the same messages,
-//! frames and counters. `CSP_SEED=n` replays one seed; `CSP_SEEDS=n` runs more.
+//! Specialised operators beside the built-in ones, over random formats, queries and messages: the same
+//! verdicts and bytes, the same messages, frames and counters. `CSP_SEED=n` replays one seed; `CSP_SEEDS=n`
+//! runs more.
 #![allow(clippy::unwrap_used, clippy::disallowed_types, reason = "a test with a deadline")]
 
 #[path = "../../sandbox/tests/common/port.rs"]
@@ -25,8 +26,8 @@ fn still() -> u64 {
     0
 }
 
-/// A clock on which messages of the specialised version take less time. A trial has 8 messages of one version, then 8 of the other, and reads the
-/// clock twice a message.
+/// A clock on which messages of the specialised version take less time. A trial has 8 messages of one
+/// version, then 8 of the other, and reads the clock twice a message.
 fn favours_specialised() -> u64 {
     let read = READS.get();
     READS.set(read + 1);
@@ -149,7 +150,8 @@ fn programs_yield_what_plans_yield_over_random_formats_and_messages() {
     }
 }
 
-/// Two handlers of the same query, each with its state: the generic one, and one that has a specialised version.
+/// Two handlers of the same query, each with its state: the generic one, and one that has a specialised
+/// version.
 struct Pair {
     handlers: [(Box<dyn Handler>, State); 2],
     slice: usize,

@@ -1,8 +1,9 @@
 //! The classifier beside nftables: the same rules and headers, what a packet costs, and what changes of rules
 //! cost.
 //!
-//! `cargo bench -p csp-xdp --bench nftables` (root, in a network namespace of its own: `unshare -n`); `-- --quick` has fewer rounds,
-//! `-- --write FOLDER` writes nftables.md there. Without nft, or where the kernel refuses a part, it says so and writes nothing.
+//! `cargo bench -p csp-xdp --bench nftables` (root, in a network namespace of its own: `unshare -n`); `--
+//! --quick` has fewer rounds, `-- --write FOLDER` writes nftables.md there. Without nft, or where the kernel
+//! refuses a part, it says so and writes nothing.
 #![allow(
     missing_docs,
     clippy::unwrap_used,

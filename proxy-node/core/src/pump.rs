@@ -123,7 +123,8 @@ impl Pump {
             let Some(label) = self.to_pump.pop_front() else { break };
             moved |= self.pump_flow(cx, local, link, label, false);
         }
-        // A service may have written to a connection that then waits behind others, which had nothing to send.
+        // A service may have written to a connection that then waits behind others, which had nothing to
+        // send.
         moved || self.parked.any_ready(|lane| cx.out.lane_ready(lane))
     }
 

@@ -25,8 +25,8 @@ pub(crate) use ends::ServiceEnds;
 
 /// How long a connection that the service has closed waits for the process to close it.
 pub const CLOSING_MAX: Duration = Duration::from_secs(60);
-/// Number of requests with excluded members that wait for a process at which further ones are refused. Those whose
-/// offer was withdrawn, or whose process has died, wait again beyond it.
+/// Number of requests with excluded members that wait for a process at which further ones are refused. Those
+/// whose offer was withdrawn, or whose process has died, wait again beyond it.
 pub const EXCLUDING_MAX: usize = 256;
 
 /// State of an upstream connection from the view of its local service.
@@ -146,8 +146,8 @@ impl Upstreams {
         Ok(label)
     }
 
-    /// Returns whether one more request may wait apart from the backlogs. Requests that were answered meanwhile do not
-    /// count.
+    /// Returns whether one more request may wait apart from the backlogs. Requests that were answered
+    /// meanwhile do not count.
     fn has_room_to_exclude(&mut self) -> bool {
         if self.excluding.len() >= EXCLUDING_MAX {
             let mut excluding = std::mem::take(&mut self.excluding);

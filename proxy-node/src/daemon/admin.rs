@@ -106,7 +106,8 @@ fn of_worker(service: &ServiceSnapshot) -> Service {
     }
 }
 
-/// Adds another worker's figures. Connections are summed; every process listens at every worker, so listeners are not.
+/// Adds another worker's figures. Connections are summed; every process listens at every worker, so listeners
+/// are not.
 fn add(service: &mut Service, other: Service) {
     service.pending += other.pending;
     for theirs in other.members {

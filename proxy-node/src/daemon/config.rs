@@ -10,7 +10,8 @@ use serde::Deserialize;
 
 use super::curve_keys::{DEFAULT_FOLDER, KeyRing};
 
-/// Hairpins of a worker: connections between two programs of the cluster. Each occupies 128 KiB once it is used.
+/// Hairpins of a worker: connections between two programs of the cluster. Each occupies 128 KiB once it is
+/// used.
 pub const HAIRPINS: usize = 256;
 /// Largest number of connections of each worker's local services to processes, without TCP.
 pub const UPSTREAMS: usize = 4096;
@@ -52,8 +53,8 @@ pub struct Config {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MessagesSection {
-    /// Folder of the secret keys of channels with CURVE: files of mode 600 whose names end with `.key_secret`, as `cspctl
-    /// channel-key` makes them. Default: `/etc/csp/curve`, which need not exist.
+    /// Folder of the secret keys of channels with CURVE: files of mode 600 whose names end with
+    /// `.key_secret`, as `cspctl channel-key` makes them. Default: `/etc/csp/curve`, which need not exist.
     pub curve_keys: PathBuf,
 }
 
@@ -71,8 +72,9 @@ pub struct CapacitySection {
     pub connections: usize,
     /// Connections during the handshake.
     pub half_open: usize,
-    /// Memory for payload in flight, in MiB; touched only as it is used. Half of it is granted to applications as
-    /// windows, so it also limits the number of open connections: 1,024 MiB suffice for about 10,000. 8 to 65,536.
+    /// Memory for payload in flight, in MiB; touched only as it is used. Half of it is granted to
+    /// applications as windows, so it also limits the number of open connections: 1,024 MiB suffice for about
+    /// 10,000. 8 to 65,536.
     pub buffers_mib: usize,
     /// Events that the flight recorder holds (40 bytes each).
     pub trace_events: usize,
@@ -90,11 +92,11 @@ impl Default for CapacitySection {
 pub struct TcpSection {
     /// Largest window advertised to a client, in KiB. 16 to 16,384.
     pub receive_window_kib: u32,
-    /// Window advertised initially, and while memory is short, in KiB; it grows with the rate at which the application
-    /// reads. 16 to 16,384; limited by `receive_window_kib`.
+    /// Window advertised initially, and while memory is short, in KiB; it grows with the rate at which the
+    /// application reads. 16 to 16,384; limited by `receive_window_kib`.
     pub receive_window_initial_kib: u32,
-    /// Largest window granted to an application towards a client, in KiB; it grows with what the path carries. 256 to
-    /// 16,384.
+    /// Largest window granted to an application towards a client, in KiB; it grows with what the path
+    /// carries. 256 to 16,384.
     pub send_window_kib: u32,
     /// Smallest retransmission timeout, in ms. 1 to 60,000.
     pub rto_min_ms: u64,

@@ -179,8 +179,8 @@ fn shell_options<'a>(
     }
 }
 
-/// Returns the check of a policy before it is acknowledged as staged: what it says can be planned; the secret keys of its channels
-/// and the modules of its handlers are here.
+/// Returns the check of a policy before it is acknowledged as staged: what it says can be planned; the secret
+/// keys of its channels and the modules of its handlers are here.
 fn policy_check(
     config: &Config,
     modules: Arc<Modules>,
@@ -200,8 +200,8 @@ fn policy_check(
     })
 }
 
-/// Checks that each worker has the memory that a policy guarantees to channels, and places for their paths: any worker may be the owner
-/// of all.
+/// Checks that each worker has the memory that a policy guarantees to channels, and places for their paths:
+/// any worker may be the owner of all.
 fn check_memory(policy: &Policy) -> Result<(), String> {
     let config = messages_config();
     let pool = u64::from(config.pool.blocks) * u64::from(config.pool.block_len);
@@ -244,7 +244,8 @@ fn send_registered(workers: &[Worker], own: NodeId, membership: &Membership) {
     }
 }
 
-/// Returns the workers of all proxies that new connections may go to. A proxy whose lease has lapsed may be dead; this one is not.
+/// Returns the workers of all proxies that new connections may go to. A proxy whose lease has lapsed may be
+/// dead; this one is not.
 fn open_workers(own: NodeId, membership: &Membership) -> Vec<Owner> {
     let stands = |member: &&Member| {
         let is_live = member.state == MemberState::Live && !member.record.leaving;

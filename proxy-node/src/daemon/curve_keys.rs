@@ -5,8 +5,8 @@
 //!  mode 600, the daemon's user's           public-key = "…40 characters of Z85…"
 //!                                          secret-key = "…40 characters of Z85…"
 //! ```
-//! The policy names public keys, so that a file may have any name. The folder is read at the start, when a policy is checked and when it
-//! is applied: a key that is copied to the host needs no restart.
+//! The policy names public keys, so that a file may have any name. The folder is read at the start, when a
+//! policy is checked and when it is applied: a key that is copied to the host needs no restart.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! The routes about single peers of channels and single messages, and what a worker answers.
 //!
-//! A question to a worker is bounded, so that it holds up the worker's connections for microseconds: a walk over many peers, and
-//! waiting for messages, is done here by asking again.
+//! A question to a worker is bounded, so that it holds up the worker's connections for microseconds: a walk
+//! over many peers, and waiting for messages, is done here by asking again.
 
 use std::time::Duration;
 

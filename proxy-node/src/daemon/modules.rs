@@ -1,10 +1,12 @@
-//! Modules of supplied handlers: files in one folder, checked and compiled, and what became of the stages that run them.
+//! Modules of supplied handlers: files in one folder, checked and compiled, and what became of the stages
+//! that run them.
 //!
 //! ```text
 //!  STATE_DIR/handlers/9f86…15b0.wasm    named by the SHA-256 of their bytes; `cspctl handler put` brings them
 //! ```
-//! The stores of `csp-modules` compile and keep them: one for operators' modules, in the folder, and one for clients'. Here is what is particular to
-//! handlers of messages: what a policy's stages need, what makes them, and what became of them.
+//! The stores of `csp-modules` compile and keep them: one for operators' modules, in the folder, and one for
+//! clients'. Here is what is particular to handlers of messages: what a policy's stages need, what makes
+//! them, and what became of them.
 
 mod accepted;
 mod clients;
@@ -114,8 +116,8 @@ impl Modules {
         self.store.stored()
     }
 
-    /// Checks that the handlers of a policy run here: their modules are there, start, and accept the parameters of
-    /// the paths and the formats of paths of single ones.
+    /// Checks that the handlers of a policy run here: their modules are there, start, and accept the
+    /// parameters of the paths and the formats of paths of single ones.
     ///
     /// # Errors
     /// Everything that does not, in one text.
@@ -163,7 +165,8 @@ impl Modules {
         if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
     }
 
-    /// Returns what makes a supplied handler for a stage of a channel, in contexts elsewhere too if the stage may run there.
+    /// Returns what makes a supplied handler for a stage of a channel, in contexts elsewhere too if the stage
+    /// may run there.
     pub fn maker(
         self: &Arc<Self>,
         handler: &SuppliedHandler,
@@ -173,7 +176,8 @@ impl Modules {
     ) -> StageMaker {
         let parameters = stage.parameters.as_str();
         let key = format!("{} {:?} {:?}", handler.module, handler.on_stop, formats.map(ChannelFormats::key));
-        // Compiled on this thread, not on the worker's, if the policy was not checked before: as after a start without etcd.
+        // Compiled on this thread, not on the worker's, if the policy was not checked before: as after a
+        // start without etcd.
         let module = self.get(&handler.module);
         if let Err(error) = &module {
             tracing::error!(handler = handler.name, channel, error, "a handler cannot run");
@@ -236,7 +240,8 @@ impl Modules {
         lock(&self.running).iter_mut().for_each(Running::log_stops);
     }
 
-    /// Returns whether a module has come since the last call: policies that were refused without it are to be checked again.
+    /// Returns whether a module has come since the last call: policies that were refused without it are to be
+    /// checked again.
     pub fn have_come(&self) -> bool {
         self.store.have_come()
     }

@@ -1,4 +1,5 @@
-//! The thread that plans what clients ask for, of all workers, one request after the other: queries, translations, formats.
+//! The thread that plans what clients ask for, of all workers, one request after the other: queries,
+//! translations, formats.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::Receiver;
@@ -10,7 +11,8 @@ use csp_telemetry::{MailboxError, MailboxSender, without_abort};
 
 use super::data_thread::Question;
 
-/// Between two tries to give a worker its plan while its mailbox is full, and how many there are. A worker that has no room for so long answers its askers itself.
+/// Between two tries to give a worker its plan while its mailbox is full, and how many there are. A worker
+/// that has no room for so long answers its askers itself.
 const PAUSE: Duration = Duration::from_millis(5);
 const TRIES: usize = 1_000;
 

@@ -1,5 +1,5 @@
-//! Handlers of paths that change are made on the control thread, before the workers are asked to change them: to start a module, or to
-//! compile a query's plan, takes a worker no time.
+//! Handlers of paths that change are made on the control thread, before the workers are asked to change them:
+//! to start a module, or to compile a query's plan, takes a worker no time.
 
 use csp_handlers::CONTEXTS_MAX;
 use csp_messages::StageMaker;

@@ -1,6 +1,8 @@
-//! Specialised operators: code made for the operators of channels and queries on a thread of its own, for all workers.
+//! Specialised operators: code made for the operators of channels and queries on a thread of its own, for all
+//! workers.
 //!
-//! There is one workshop in a process, as there is one engine: what asks are operators, which workers make far from what holds the daemon's parts.
+//! There is one workshop in a process, as there is one engine: what asks are operators, which workers make
+//! far from what holds the daemon's parts.
 
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Instant;
@@ -14,7 +16,8 @@ use csp_telemetry::without_abort;
 
 static WORKSHOP: OnceLock<Option<Arc<Workshop>>> = OnceLock::new();
 
-/// Makes the workshop and its thread when the first policy with operators comes. `None`: compiled code cannot run here, and operators stay generic.
+/// Makes the workshop and its thread when the first policy with operators comes. `None`: compiled code cannot
+/// run here, and operators stay generic.
 fn workshop() -> Option<&'static Arc<Workshop>> {
     let make = || {
         let (workshop, work) = Workshop::new(nanos)

@@ -1,5 +1,5 @@
-//! Workers of network nodes and their tunnels, found in constant time by what the TCP engine stores and by the link of a
-//! message.
+//! Workers of network nodes and their tunnels, found in constant time by what the TCP engine stores and by
+//! the link of a message.
 
 use csp_transport::{LinkId, TunnelBatch};
 use csp_types::NodeId;
@@ -11,8 +11,8 @@ const NETWORK_WORKERS_MAX: usize = 1 << SLOT_BITS;
 /// No `via`: the first number is 1.
 const NONE: u32 = 0;
 
-/// A worker of a network node, with the number that the TCP engine stores (`via`; never reused). It outlives its tunnel:
-/// the LAN delivers a client's segments to the same worker before and after a loss.
+/// A worker of a network node, with the number that the TCP engine stores (`via`; never reused). It outlives
+/// its tunnel: the LAN delivers a client's segments to the same worker before and after a loss.
 #[derive(Debug)]
 pub(super) struct NetworkWorker {
     pub(super) via: u32,
@@ -45,7 +45,8 @@ impl NetworkWorker {
 pub(super) struct NetworkWorkers {
     slots: Vec<Option<NetworkWorker>>,
     added: u32,
-    /// `via` by endpoint, then by the link's slot in it. A hint: the worker's tunnel may have another link by now.
+    /// `via` by endpoint, then by the link's slot in it. A hint: the worker's tunnel may have another link by
+    /// now.
     links: Vec<Vec<u32>>,
 }
 
@@ -54,8 +55,8 @@ impl NetworkWorkers {
         NetworkWorkers { slots: Vec::new(), added: 0, links: vec![Vec::new(); endpoints] }
     }
 
-    /// Sets the tunnel of a network node's worker. Returns the worker's `via` and the tunnel that it had before; `None`
-    /// if the worker is new and [`NETWORK_WORKERS_MAX`] others are known.
+    /// Sets the tunnel of a network node's worker. Returns the worker's `via` and the tunnel that it had
+    /// before; `None` if the worker is new and [`NETWORK_WORKERS_MAX`] others are known.
     pub(super) fn connect(
         &mut self,
         node: NodeId,

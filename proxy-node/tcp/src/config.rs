@@ -10,8 +10,8 @@ pub use csp_types::options::CongestionControl;
 /// Sizes and times of a [`crate::Stack`].
 #[derive(Clone, Debug)]
 pub struct StackConfig {
-    /// First label index that this stack allocates; its labels cover `first_label_index .. first_label_index +
-    /// connections`. 0 is replaced by 1, because label 0 means "no label".
+    /// First label index that this stack allocates; its labels cover `first_label_index ..
+    /// first_label_index + connections`. 0 is replaced by 1, because label 0 means "no label".
     pub first_label_index: u32,
     /// Most simultaneous connections, half-open ones included; at most 2²² − 1.
     pub connections: usize,

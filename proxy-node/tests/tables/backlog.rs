@@ -1,4 +1,5 @@
-//! Connections that wait for a process: their order, their limits, and the effect of processes that hand them back.
+//! Connections that wait for a process: their order, their limits, and the effect of processes that hand them
+//! back.
 
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use csp_wire::tcp::Flags as TcpFlags;
 use super::world::{World, web};
 
 const PORT: u16 = 8001;
-/// Largest number of unanswered offers of a process (`UNANSWERED_MAX` of the pools; processes here grant as much
-/// credit).
+/// Largest number of unanswered offers of a process (`UNANSWERED_MAX` of the pools; processes here grant as
+/// much credit).
 const UNANSWERED: usize = 64;
 
 /// Returns a world with one service, one process (channel 8001), and this backlog.
@@ -267,7 +268,8 @@ fn an_offer_does_not_stay_for_ever_with_a_busy_process_while_another_one_accepts
     (1..=2).for_each(|channel| w.process_at(channel, PORT));
     w.connect(1, 1000);
     let label = w.out.take(1, MessageKind::Open)[0];
-    // The second process is never idle: it accepts one connection after another, and always has one to answer.
+    // The second process is never idle: it accepts one connection after another, and always has one to
+    // answer.
     let mut moved = Vec::new();
     for port in 2000..2060 {
         w.connect(1, port);

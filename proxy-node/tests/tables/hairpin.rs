@@ -1,5 +1,5 @@
-//! Connections of a program of the cluster to a service of the cluster: each end observes what it would observe over
-//! TCP.
+//! Connections of a program of the cluster to a service of the cluster: each end observes what it would
+//! observe over TCP.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -98,7 +98,8 @@ fn take(w: &mut World, step: Step) {
     }
 }
 
-/// Checks which messages client and server receive in these steps, credits excluded, and how many flows are left.
+/// Checks which messages client and server receive in these steps, credits excluded, and how many flows are
+/// left.
 fn check(steps: &[Step], client: &[MessageKind], server: &[MessageKind], left: usize) {
     let mut w = world(BacklogLimits::default());
     steps.iter().for_each(|step| take(&mut w, *step));
@@ -218,7 +219,8 @@ fn where_no_hairpin_or_no_place_in_the_backlog_is_left_it_goes_by_the_lan() {
     assert_eq!((w.out.take(CLIENT, Refused), w.core.flow_count()), (vec![1], 0));
 }
 
-/// Moves `total` bytes from `from` to the other end, which has room for `room` bytes and a lane of few descriptors.
+/// Moves `total` bytes from `from` to the other end, which has room for `room` bytes and a lane of few
+/// descriptors.
 fn stream(from: u32, total: usize, room: u32) {
     let to = CLIENT + SERVER - from;
     let mut w = world(BacklogLimits::default());

@@ -32,7 +32,8 @@ fn client(network: u8) -> Ipv4Addr {
     Ipv4Addr::new(192, 0, network, 9)
 }
 
-/// Lets a network open `attacks` connections among 40 clients of other networks, and checks that these are served.
+/// Lets a network open `attacks` connections among 40 clients of other networks, and checks that these are
+/// served.
 fn attack(seed: u64, mut w: World, attacks: u32, speaks: bool) -> World {
     let mut random = Random::new(seed);
     let mut served = Vec::new();
@@ -122,7 +123,8 @@ fn clients_that_use_their_connections_keep_them() {
     assert_eq!(w.core.tcp().counters().dropped_table_full, 10, "without room, SYNs are dropped");
 }
 
-/// A client joins the chat, and says something if it `speaks`; returns the sequence number that it expects next.
+/// A client joins the chat, and says something if it `speaks`; returns the sequence number that it expects
+/// next.
 fn join(w: &mut World, from: Ipv4Addr, port: u16, speaks: bool) -> u32 {
     w.from = from;
     w.connect_to(local::PORT, port);

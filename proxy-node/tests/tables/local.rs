@@ -1,4 +1,5 @@
-//! A service of the proxy itself: connections that end at it, by TCP and by a hairpin, and what one of them causes at others.
+//! A service of the proxy itself: connections that end at it, by TCP and by a hairpin, and what one of them
+//! causes at others.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
@@ -18,8 +19,8 @@ use crate::world::{VIP, World, web};
 pub const PORT: u16 = 5555;
 const NUMBER: u32 = 3;
 
-/// A service that passes what a connection says to all others, ends one that says `bye`, its own side of one that says `fin`, and
-/// resets one that says `!`.
+/// A service that passes what a connection says to all others, ends one that says `bye`, its own side of one
+/// that says `fin`, and resets one that says `!`.
 #[derive(Default)]
 pub struct Chat {
     /// What each connection has still to be sent.

@@ -1,5 +1,5 @@
-//! The core between a scripted network node, clients and processes: none of them can delay the others, and no table
-//! keeps what has ended.
+//! The core between a scripted network node, clients and processes: none of them can delay the others, and no
+//! table keeps what has ended.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod backlog;
@@ -54,7 +54,8 @@ fn flows_of_a_process_that_takes_nothing_are_not_tried_again_until_it_does() {
         w.core.drive(NOW, &mut w.out);
     }
     assert_eq!(w.out.refused, tried);
-    // Descriptors are returned a few at a time: as many flows are served, in the order in which they were parked.
+    // Descriptors are returned a few at a time: as many flows are served, in the order in which they were
+    // parked.
     let mut served = Vec::new();
     for _ in 0..5 {
         w.out.descriptors.insert(Lane(8001), 2);

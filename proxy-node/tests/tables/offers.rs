@@ -41,8 +41,8 @@ impl World {
         self.core.counters().offers_withdrawn
     }
 
-    /// Establishes a connection that process 1 was offered and did not answer, and that is now offered to process 2.
-    /// Returns its label, and what its client expects next.
+    /// Establishes a connection that process 1 was offered and did not answer, and that is now offered to
+    /// process 2. Returns its label, and what its client expects next.
     fn moved(processes: u32) -> (World, u32, u32) {
         let mut w = World::prefork(processes);
         let expects = w.connect(1, 1000);
@@ -191,8 +191,8 @@ impl Random {
     }
 }
 
-/// A process that accepts one connection, serves it, and only then accepts the next. It implements the application's
-/// end of a channel by hand, with messages in transit in both directions.
+/// A process that accepts one connection, serves it, and only then accepts the next. It implements the
+/// application's end of a channel by hand, with messages in transit in both directions.
 #[derive(Default)]
 struct Worker {
     to: VecDeque<(Instant, MessageHeader)>,
@@ -208,8 +208,8 @@ struct Worker {
     idle_since: Option<Instant>,
 }
 
-/// Longest transit time of a message, and how long an idle process and a waiting connection may miss each other: every
-/// process is tried in turn, and those in doubt are tried again.
+/// Longest transit time of a message, and how long an idle process and a waiting connection may miss each
+/// other: every process is tried in turn, and those in doubt are tried again.
 const WAY_MS_MAX: u64 = 5;
 const WORKERS: u32 = 5;
 const MEET_MS_MAX: u64 = 200 + (WORKERS as u64 + 1) * (8 * 20 + 2 * WAY_MS_MAX + 2);
@@ -286,8 +286,8 @@ impl Worker {
     }
 }
 
-/// Connections arrive at processes that serve one at a time, for three seconds and until all are served; none waits
-/// while a process is idle.
+/// Connections arrive at processes that serve one at a time, for three seconds and until all are served; none
+/// waits while a process is idle.
 fn one_at_a_time(seed: u64) -> u64 {
     let mut random = Random(seed);
     let mut w = World::prefork(0);

@@ -1,5 +1,5 @@
-//! Whatever ends a client's connection by a reset transmits first what the process had written, and keeps its place and memory for a
-//! bounded time only.
+//! Whatever ends a client's connection by a reset transmits first what the process had written, and keeps its
+//! place and memory for a bounded time only.
 
 use std::time::Duration;
 

@@ -37,8 +37,8 @@ fn a_segment_of_a_connection_is_taken_and_answered_with_its_label() {
     assert!(is_given_back(&mut w, 1001, (101, ack), TcpFlags::ACK));
 }
 
-/// A proxy that joins has a tunnel before its worker has the policy: it must not refuse clients of the services that it
-/// is about to serve.
+/// A proxy that joins has a tunnel before its worker has the policy: it must not refuse clients of the
+/// services that it is about to serve.
 #[test]
 fn before_the_first_policy_a_new_connection_is_left_unanswered() {
     let mut w = World::without_policy(&[8001]);

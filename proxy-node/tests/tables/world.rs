@@ -139,13 +139,14 @@ pub fn web(servers: &[u16]) -> ServiceSpec {
 }
 
 impl World {
-    /// Returns a world with one service and a process listening on each of `servers`; process n has channel and lane n.
+    /// Returns a world with one service and a process listening on each of `servers`; process n has channel
+    /// and lane n.
     pub fn new(servers: &[u16]) -> Self {
         World::sized(servers, 64, 2048)
     }
 
-    /// Returns a world as [`new`](Self::new) does, for this many connections and blocks of memory, and a hairpin for
-    /// each 32 connections.
+    /// Returns a world as [`new`](Self::new) does, for this many connections and blocks of memory, and a
+    /// hairpin for each 32 connections.
     pub fn sized(servers: &[u16], connections: usize, blocks: usize) -> Self {
         let mut world = World::bare(connections, blocks);
         world.policy(vec![web(servers)]);

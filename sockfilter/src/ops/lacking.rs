@@ -71,7 +71,8 @@ fn of(fd: c_int, family: c_int, lacking_options: LackingOptions) -> Option<Unacc
         return Some(lacking(None));
     }
     // A device may come without setsockopt: by a VRF's control group, or by the scope of a link-local
-    // address. SO_BINDTOIFINDEX reads it whichever option set it; SO_BINDTODEVICE is the name that people know.
+    // address. SO_BINDTOIFINDEX reads it whichever option set it; SO_BINDTODEVICE is the name that people
+    // know.
     const SO_BINDTOIFINDEX: c_int = 62;
     if option_value::<c_int>(fd, libc::SOL_SOCKET, SO_BINDTOIFINDEX) != 0 {
         return Some(lacking(Some((options::SOCKET as u16, libc::SO_BINDTODEVICE as u16))));

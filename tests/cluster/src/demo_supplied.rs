@@ -1,4 +1,5 @@
-//! The demo's part about supplied handlers: a module of Rust runs, gives way to another under load, and a hostile one is stopped.
+//! The demo's part about supplied handlers: a module of Rust runs, gives way to another under load, and a
+//! hostile one is stopped.
 //!
 //! ```text
 //!  PUSH ─▶ channel bookings ─▶ anonymise, key 1 … swap … anonymise as built for size, key 2 ─▶ PULL: each message once, in order
@@ -167,7 +168,8 @@ fn swap(cluster: &Cluster, [first, second]: [&str; 2]) -> Result<(Value, String)
     Ok((ended(push, pull)?, top))
 }
 
-/// Returns what is said of the swap, after it was checked: all names are blank, documents are hashed with one key and then the other.
+/// Returns what is said of the swap, after it was checked: all names are blank, documents are hashed with one
+/// key and then the other.
 fn gap(seen: &Value) -> Result<String> {
     let runs = seen["runs"].as_array().context("no runs")?;
     ensure!(runs.len() == 2, "the key changed not once: {runs:?}");

@@ -1,8 +1,9 @@
-//! Costs and savings of the socket filter: processor time of a program under it, compared with the program on kernel
-//! TCP.
+//! Costs and savings of the socket filter: processor time of a program under it, compared with the program on
+//! kernel TCP.
 //!
-//! The variants alternate in rounds. A ratio is taken within each round, and medians are reported, because the machine
-//! is shared. Processor time is that of the program's own process (`/proc/PID/schedstat`), user and system.
+//! The variants alternate in rounds. A ratio is taken within each round, and medians are reported, because
+//! the machine is shared. Processor time is that of the program's own process (`/proc/PID/schedstat`), user
+//! and system.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,7 +17,8 @@ use crate::{Cluster, Host, Tier, VIP, configs, testing};
 
 /// For kernel TCP, client and application host are joined by a veth of their own.
 const DIRECT: [&str; 2] = ["10.78.0.1", "10.78.0.2"];
-/// The address of the nginx on kernel TCP. Port 80 of every address belongs to the other one, as without the filter.
+/// The address of the nginx on kernel TCP. Port 80 of every address belongs to the other one, as without the
+/// filter.
 const PLAIN: &str = "10.78.0.2:81";
 const START: Duration = Duration::from_secs(15);
 const REDIS_PORT: &str = "6390";

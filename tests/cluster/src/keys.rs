@@ -20,8 +20,8 @@ pub fn generate(binaries: &Path, scratch: &Path) -> Result<()> {
     cspctl(binaries, &["generate", &file])
 }
 
-/// Derives the key files of `nodes` that hold their own keys only. Application nodes may be plug-in hosts of the network
-/// nodes among `nodes`.
+/// Derives the key files of `nodes` that hold their own keys only. Application nodes may be plug-in hosts of
+/// the network nodes among `nodes`.
 pub fn derive<'a>(
     binaries: &Path,
     scratch: &Path,

@@ -5,8 +5,8 @@
 //!  [client .1]────────[network-node]──────┬────────[proxy-node]──┬──[app-node]──┬──[mgmt-node + etcd]
 //!                      (VIPs .100 .101)   .1                     .2             .3             .4
 //! ```
-//! Owns what it creates — namespaces, processes, a scratch folder — and removes it when dropped. Ends only processes
-//! that it started, by pid. Every wait has a deadline.
+//! Owns what it creates — namespaces, processes, a scratch folder — and removes it when dropped. Ends only
+//! processes that it started, by pid. Every wait has a deadline.
 #![allow(clippy::disallowed_types, reason = "the harness runs real processes and needs a real clock")]
 #![forbid(unsafe_code)]
 

@@ -5,9 +5,10 @@
 //!  [load, libzmq] ┤
 //!                 └── direct0 ───────────────────── zmq_proxy on its host        (zmq_proxy)
 //! ```
-//! The same clients drive both, one after the other in each round; medians over the rounds are compared. [`Neighbours`] measures what a
-//! busy channel costs a byte service of the same worker; [`Swaps`] how long messages wait while a supplied handler is replaced; a soak pushes
-//! messages for minutes and counts each of them.
+//! The same clients drive both, one after the other in each round; medians over the rounds are compared.
+//! [`Neighbours`] measures what a busy channel costs a byte service of the same worker; [`Swaps`] how long
+//! messages wait while a supplied handler is replaced; a soak pushes messages for minutes and counts each of
+//! them.
 
 mod neighbours;
 mod sample;
@@ -89,15 +90,16 @@ pub struct Row {
     pub csp: Sample,
 }
 
-/// Channels of the policy, and ports of the forwarders: what is dropped is dropped as libzmq does; or publishers are held back; or
-/// pushed.
+/// Channels of the policy, and ports of the forwarders: what is dropped is dropped as libzmq does; or
+/// publishers are held back; or pushed.
 const CHANNELS: [(&str, u16, &str); 3] = [
     ("drop", 5556, ""),
     ("block", 5557, "    queue: {full: block}\n"),
     ("push", 5558, "    pattern: push\n"),
 ];
 
-/// Measures what is planned. SIGINT and SIGTERM end the measurement before the next load, and leave nothing behind.
+/// Measures what is planned. SIGINT and SIGTERM end the measurement before the next load, and leave nothing
+/// behind.
 ///
 /// # Errors
 /// If something cannot be set up or measured, with the reason.

@@ -43,8 +43,8 @@ pub fn cpu_ns_of_all(pid: u32) -> Result<u64> {
     Ok(sum)
 }
 
-/// Returns a command for `program` whose process receives SIGTERM when the thread that starts it ends: a test that is killed
-/// leaves no daemon behind.
+/// Returns a command for `program` whose process receives SIGTERM when the thread that starts it ends: a test
+/// that is killed leaves no daemon behind.
 #[must_use]
 pub fn ending_with_parent(program: &str) -> Command {
     let mut command = Command::new("setpriv");

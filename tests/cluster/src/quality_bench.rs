@@ -1,10 +1,12 @@
-//! The paper's scenarios of quality through real daemons: three publishers, three channels, and a link that flows share.
+//! The paper's scenarios of quality through real daemons: three publishers, three channels, and a link that
+//! flows share.
 //!
 //! ```text
 //!  [publishers A B C] ─▶ network node ─ SAN ─ proxy node: flows, link ─▶ network node ─▶ [receivers A B C]
 //! ```
-//! Rates are the paper's in proportion to the link. Bytes are counted by the receivers, in each tenth of a second; tenths in which the
-//! hypervisor took time from the machine are left out, and the report has their number.
+//! Rates are the paper's in proportion to the link. Bytes are counted by the receivers, in each tenth of a
+//! second; tenths in which the hypervisor took time from the machine are left out, and the report has their
+//! number.
 
 mod contexts;
 mod controller;
@@ -35,7 +37,8 @@ const SETTLE_S: u32 = 2;
 /// Tenths of a second at the end that are not measured.
 const END: u64 = 3;
 
-/// The figures that can be measured, web traffic beside messages, changes of the configuration, and the kernel's HTB.
+/// The figures that can be measured, web traffic beside messages, changes of the configuration, and the
+/// kernel's HTB.
 pub const FIGURES: [&str; 9] = ["2", "3", "4", "5", "11", "12", "web", "controller", "htb"];
 
 /// What is measured.
@@ -68,7 +71,8 @@ pub struct Row {
     pub received: [f64; 3],
     /// Mean time from when a message was to be sent until it was received, in milliseconds.
     pub delay_ms: [f64; 3],
-    /// The least part of a promise in a window of 100 ms in which messages waited, in percent; `None`: nothing is promised.
+    /// The least part of a promise in a window of 100 ms in which messages waited, in percent; `None`:
+    /// nothing is promised.
     pub least: Option<f64>,
     /// Windows measured, and those left out because the machine was stolen from us.
     pub windows: (usize, usize),
@@ -108,7 +112,8 @@ struct Seen {
     disordered: u64,
 }
 
-/// The course of Fig. 11: Mb/s that arrived in each tenth of a second from the first one that is measured, by flow, and when the scheme changed.
+/// The course of Fig. 11: Mb/s that arrived in each tenth of a second from the first one that is measured, by
+/// flow, and when the scheme changed.
 #[derive(Clone, Debug)]
 pub struct Adaptation {
     /// By flow.

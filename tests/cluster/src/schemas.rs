@@ -1,6 +1,7 @@
 //! SBE schemas of tests and demos.
 
-/// Returns a schema as it stands in the block text of a policy: `attributes` are those of the schema, `types` and `messages` its elements.
+/// Returns a schema as it stands in the block text of a policy: `attributes` are those of the schema, `types`
+/// and `messages` its elements.
 pub fn sbe_schema(attributes: &str, types: &str, messages: &str) -> String {
     format!(
         r#"

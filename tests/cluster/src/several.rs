@@ -6,8 +6,9 @@
 //!  [client .2]──[nn-2, 2 workers]──┤  [pn-2, 2 workers]  ├──[an-2]  │
 //!                                  └──[pn-3, 2 workers]  └──[an-3]──┘
 //! ```
-//! The network nodes have a LAN each, and own all addresses ([`Lans::Apart`]); or they share one, and each owns a VIP and
-//! an egress address ([`Lans::Shared`]). Every application host runs nginx and the upload application under `csp-run`.
+//! The network nodes have a LAN each, and own all addresses ([`Lans::Apart`]); or they share one, and each
+//! owns a VIP and an egress address ([`Lans::Shared`]). Every application host runs nginx and the upload
+//! application under `csp-run`.
 
 mod lans;
 
@@ -81,8 +82,8 @@ pub struct Several {
     binaries: PathBuf,
 }
 
-/// Creates hosts and configuration files for the test `name`, over `san` and `lans`; `None` if this machine cannot run it, and
-/// the test is skipped.
+/// Creates hosts and configuration files for the test `name`, over `san` and `lans`; `None` if this machine
+/// cannot run it, and the test is skipped.
 ///
 /// # Panics
 /// As [`testing::lay_out`].
@@ -177,8 +178,9 @@ impl Several {
         Ok(fs::write(self.config(id), lines.join("\n"))?)
     }
 
-    /// Starts all daemons, nginx and the upload application on every application host, and a plain web server on both
-    /// clients; applies the policy with every service, and waits until all nodes are ready and all services answer.
+    /// Starts all daemons, nginx and the upload application on every application host, and a plain web server
+    /// on both clients; applies the policy with every service, and waits until all nodes are ready and all
+    /// services answer.
     pub fn serve(&mut self) -> Result<()> {
         self.start(MGMT.id)?;
         self.wait_endpoint(MGMT.id, "/readyz")?;
@@ -329,7 +331,8 @@ impl Several {
         Ok(())
     }
 
-    /// Downloads a file from a client's web server by a program of an application host, and compares its SHA-256.
+    /// Downloads a file from a client's web server by a program of an application host, and compares its
+    /// SHA-256.
     pub fn egress(&self, id: &str, client: usize, file: &str) -> Result<()> {
         let got = self.scratch().join(format!("got-{id}"));
         let mut command = self.accelerated(id, "curl")?;

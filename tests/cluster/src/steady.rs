@@ -1,4 +1,5 @@
-//! Clients that send requests continuously over one connection each, to find out which connections a failure ends.
+//! Clients that send requests continuously over one connection each, to find out which connections a failure
+//! ends.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +17,8 @@ pub const SETTLED: Duration = Duration::from_secs(12);
 /// The number of [`steady_clients`].
 pub const CONNECTIONS: usize = 6;
 
-/// A client with one kept-alive connection that sends requests continuously, and ends when the connection does.
+/// A client with one kept-alive connection that sends requests continuously, and ends when the connection
+/// does.
 #[derive(Debug)]
 pub struct Steady(Process);
 
@@ -25,7 +27,8 @@ impl Steady {
         Steady::connect(&cluster.client, cluster.scratch(), VIP, 80)
     }
 
-    /// Starts a client on host `client` that connects to a port of `vip`. Script and log are in the folder `scratch`.
+    /// Starts a client on host `client` that connects to a port of `vip`. Script and log are in the folder
+    /// `scratch`.
     ///
     /// # Panics
     /// If Python cannot be started.
@@ -79,8 +82,8 @@ pub fn steady_clients(cluster: &Cluster) -> Vec<Steady> {
     all
 }
 
-/// As [`steady_clients`], with enough clients that each of these processes serves one. The process that accepts first
-/// gets a connection; on a busy machine one worker may get all of them for a while.
+/// As [`steady_clients`], with enough clients that each of these processes serves one. The process that
+/// accepts first gets a connection; on a busy machine one worker may get all of them for a while.
 ///
 /// # Panics
 /// If one of the processes serves none in the end.

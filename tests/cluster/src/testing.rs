@@ -1,4 +1,5 @@
-//! Shared by the cluster tests: whether this machine can run them, where the binaries are, requests to daemons.
+//! Shared by the cluster tests: whether this machine can run them, where the binaries are, requests to
+//! daemons.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -31,7 +32,8 @@ pub fn obstacle() -> Option<String> {
     Some(format!("needs {} of the Debian package {}", missing.0, missing.1))
 }
 
-/// Returns the folder with the daemons: the parent of the one that holds the test's own binary (`release/deps/x`).
+/// Returns the folder with the daemons: the parent of the one that holds the test's own binary
+/// (`release/deps/x`).
 pub fn binaries() -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     let folder = own.parent().and_then(Path::parent).context("the test's binary has no grandparent")?;
@@ -47,8 +49,8 @@ pub fn binaries() -> Result<PathBuf> {
     Ok(folder.to_owned())
 }
 
-/// Creates hosts and configuration files for the test `name`; `None` if this machine cannot run it, and the test is
-/// skipped.
+/// Creates hosts and configuration files for the test `name`; `None` if this machine cannot run it, and the
+/// test is skipped.
 ///
 /// # Panics
 /// If the binaries are not built or the hosts cannot be created; for a skip with `CSP_NO_SKIP=1`.
@@ -74,8 +76,8 @@ pub fn lay_out_over(name: &str, san: San) -> Option<Cluster> {
 }
 
 impl Cluster {
-    /// Starts etcd, the four daemons, nginx with a file `1KiB`, and the upload application; applies the demo's policy
-    /// and waits until both services answer.
+    /// Starts etcd, the four daemons, nginx with a file `1KiB`, and the upload application; applies the
+    /// demo's policy and waits until both services answer.
     pub fn serve(&mut self) -> Result<()> {
         std::fs::write(self.scratch().join("www/1KiB"), pattern(1 << 10))?;
         self.start_daemons()?;
@@ -115,7 +117,8 @@ impl Cluster {
         crate::identities::ask(self.host(tier), self.scratch(), &tier.admin(), path)
     }
 
-    /// Returns a metric of a daemon, summed over all its series whose labels contain `label`; zero if there is none.
+    /// Returns a metric of a daemon, summed over all its series whose labels contain `label`; zero if there
+    /// is none.
     pub fn metric(&self, tier: Tier, name: &str, label: &str) -> Result<f64> {
         let text = self.ask(tier, "/metrics")?;
         let mut sum = 0.0;

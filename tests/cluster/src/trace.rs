@@ -1,4 +1,5 @@
-//! One HTTP/1.0 transaction in the flight recorders of all tiers: the application receives messages, not segments.
+//! One HTTP/1.0 transaction in the flight recorders of all tiers: the application receives messages, not
+//! segments.
 
 use std::time::Duration;
 
@@ -14,17 +15,18 @@ const CLIENT_PORT: u16 = 20_678;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// All events of a request and its response at the application (Fig. 2 of the CSP paper).
 const APPLICATION: [&str; 4] = ["app-open", "app-data-in", "app-data-out", "app-close"];
-/// All messages between proxy and application. ACCEPTED answers OPEN inside the filter; the program is not aware of it.
+/// All messages between proxy and application. ACCEPTED answers OPEN inside the filter; the program is not
+/// aware of it.
 const PROXY: [&str; 5] = ["open-sent", "accepted-received", "data-sent", "data-received", "close-received"];
-/// Segments that the client sends and receives for the same transaction, at least: SYN, SYN/ACK, ACK, request, response with
-/// FIN, ACK, FIN, ACK.
+/// Segments that the client sends and receives for the same transaction, at least: SYN, SYN/ACK, ACK,
+/// request, response with FIN, ACK, FIN, ACK.
 const SEGMENTS_MIN: usize = 7;
 
-/// Fetches `1KiB` by HTTP/1.0, and checks that the events at the application were OPEN, DATA, DATA and CLOSE, in this
-/// order and nothing else. Returns the drawing of `cspctl flow trace`.
+/// Fetches `1KiB` by HTTP/1.0, and checks that the events at the application were OPEN, DATA, DATA and CLOSE,
+/// in this order and nothing else. Returns the drawing of `cspctl flow trace`.
 ///
-/// The client reads to the server's FIN instead of to the content's length, so that it never closes first: its port
-/// would stay in TIME-WAIT, and a second transaction could not bind it (RFC 9293 §3.6).
+/// The client reads to the server's FIN instead of to the content's length, so that it never closes first:
+/// its port would stay in TIME-WAIT, and a second transaction could not bind it (RFC 9293 §3.6).
 pub fn transaction(cluster: &Cluster) -> Result<String> {
     let (port, url) = (CLIENT_PORT.to_string(), format!("http://{VIP}/1KiB"));
     cluster.client.run(

@@ -1,7 +1,8 @@
-//! Costs and savings of polling: latency, throughput and processor time under settings of `spin_us` and `CSP_SPIN_US`.
+//! Costs and savings of polling: latency, throughput and processor time under settings of `spin_us` and
+//! `CSP_SPIN_US`.
 //!
-//! Each setting has a cluster of its own in each round, so that the settings alternate and a change of the machine's
-//! speed affects all of them. Medians over the rounds are reported.
+//! Each setting has a cluster of its own in each round, so that the settings alternate and a change of the
+//! machine's speed affects all of them. Medians over the rounds are reported.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -221,7 +222,8 @@ fn cpu(daemons: &[(u32, &str)]) -> Result<f64> {
     Ok(sum as f64 / 1e6)
 }
 
-/// Requests 100 bytes `rate` times per second over one connection; returns the median latency in microseconds.
+/// Requests 100 bytes `rate` times per second over one connection; returns the median latency in
+/// microseconds.
 ///
 /// # Errors
 /// The server cannot be reached or closes the connection.

@@ -1,5 +1,5 @@
-//! Paths that divide: a path for each of two formats, and outputs that lead to channels of their own, replaced while messages
-//! pass. With pyzmq programs outside and under `csp-run`.
+//! Paths that divide: a path for each of two formats, and outputs that lead to channels of their own,
+//! replaced while messages pass. With pyzmq programs outside and under `csp-run`.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;

@@ -1,4 +1,5 @@
-//! C programs behind the cluster and in front of it: the library's two examples as servers, and a test of streams.
+//! C programs behind the cluster and in front of it: the library's two examples as servers, and a test of
+//! streams.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -24,7 +25,8 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Compiles a C source of libcsp/capi against this build's libcsp.so, which is linked into the scratch folder.
+/// Compiles a C source of libcsp/capi against this build's libcsp.so, which is linked into the scratch
+/// folder.
 fn compile(cluster: &Cluster, compiler: &str, source: &str, flags: &[&str]) -> PathBuf {
     let folder = cluster.scratch().join("lib");
     if !folder.exists() {
@@ -36,7 +38,8 @@ fn compile(cluster: &Cluster, compiler: &str, source: &str, flags: &[&str]) -> P
     let mut command = Command::new(compiler);
     command.args(WARNINGS).args(["-g", "-O1"]).args(flags);
     command.arg("-I").arg(capi().join("include")).arg("-o").arg(&program).arg(capi().join(source));
-    // DT_RPATH goes before LD_LIBRARY_PATH, which cargo sets to a folder where `make build` may have left an older library.
+    // DT_RPATH goes before LD_LIBRARY_PATH, which cargo sets to a folder where `make build` may have left an
+    // older library.
     let rpath = format!("-Wl,--disable-new-dtags,-rpath,{}", folder.display());
     run(command.arg("-L").arg(&folder).arg(rpath).arg("-lcsp"));
     program
@@ -174,8 +177,8 @@ fn active_open(cluster: &Cluster) {
     outside.stop().unwrap();
 }
 
-/// The agent stops and is restarted: the server keeps its connections and accepts new ones. Then the proxy is killed:
-/// its connections break, and the server serves through the new proxy.
+/// The agent stops and is restarted: the server keeps its connections and accepts new ones. Then the proxy is
+/// killed: its connections break, and the server serves through the new proxy.
 fn what_goes_and_comes_back(cluster: &mut Cluster) {
     let serves = |cluster: &Cluster| cluster.answers(&url("1KiB")).then_some(());
     cluster.daemon(Tier::AppNode).unwrap().kill();

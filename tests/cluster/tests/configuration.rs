@@ -40,8 +40,8 @@ impl Files {
         }
     }
 
-    /// Starts the daemon on the good file with `from` replaced by `to`. It must end with 78 and a message that contains
-    /// the line of `to`, and all `words`.
+    /// Starts the daemon on the good file with `from` replaced by `to`. It must end with 78 and a message
+    /// that contains the line of `to`, and all `words`.
     fn refused(&self, tier: Tier, from: &str, to: &str, words: &[&str]) {
         let good = self.good(tier);
         assert!(good.contains(from), "{}: its file has no {from:?}", tier.daemon());

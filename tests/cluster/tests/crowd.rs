@@ -1,5 +1,6 @@
-//! Many connections at once to servers of several workers, which share a listener and remove it from their epoll set at
-//! times: no connection fails, every response is complete, and the proxy offers hardly any connection twice.
+//! Many connections at once to servers of several workers, which share a listener and remove it from their
+//! epoll set at times: no connection fails, every response is complete, and the proxy offers hardly any
+//! connection twice.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -16,8 +17,8 @@ const NARROW: u16 = 8080;
 const WIDE: u16 = 8081;
 const CONNECTIONS: usize = 256;
 const REQUESTS: usize = 5_000;
-/// Share of nginx's connections that processes may hand back. nginx removes its listener and adds it again within a
-/// turn; how long Apache removes its own depends on the machine, so there is no limit for it here.
+/// Share of nginx's connections that processes may hand back. nginx removes its listener and adds it again
+/// within a turn; how long Apache removes its own depends on the machine, so there is no limit for it here.
 const BOUNCED_MAX: f64 = 0.02;
 const SETTLED: Duration = Duration::from_secs(30);
 

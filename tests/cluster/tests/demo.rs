@@ -1,5 +1,5 @@
-//! The proofs of `make demo` in a small form: bytes both ways, no kernel TCP, and one transaction traced through all
-//! tiers.
+//! The proofs of `make demo` in a small form: bytes both ways, no kernel TCP, and one transaction traced
+//! through all tiers.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;

@@ -16,8 +16,8 @@ const NOBODY_S_PAGE: &str = "nobody was here\n";
 const REQUESTS: u32 = 24;
 const OUTSIDE_PORT: &str = "8000";
 
-/// Copies what user nobody runs to a place where it can read it. The filter lies there already: programs have it mapped, so that the file
-/// must not be written again.
+/// Copies what user nobody runs to a place where it can read it. The filter lies there already: programs have
+/// it mapped, so that the file must not be written again.
 fn prepare(cluster: &Cluster) {
     fs::copy(cluster.binary("csp-run"), cluster.scratch().join("run/csp-run")).unwrap();
     let theirs = cluster.scratch().join("theirs");
@@ -25,8 +25,8 @@ fn prepare(cluster: &Cluster) {
     fs::write(theirs.join("index.html"), NOBODY_S_PAGE).unwrap();
 }
 
-/// Returns `csp-run` of this program by user nobody on the application host. If `apart`, it runs in a network namespace
-/// of its own, where no kernel socket prevents binding.
+/// Returns `csp-run` of this program by user nobody on the application host. If `apart`, it runs in a network
+/// namespace of its own, where no kernel socket prevents binding.
 fn by_nobody(cluster: &Cluster, apart: bool, program: &str, arguments: &[&str]) -> Command {
     let run = cluster.scratch().join("run");
     let mut words: Vec<String> = Vec::new();
@@ -75,8 +75,8 @@ fn no_request_is_given_to_nobody(cluster: &Cluster, port: u16) {
     }
 }
 
-/// The attack: while another user's process listens on a port, and on ports below 1024 at any time, user nobody gets no
-/// client by listening there in a network namespace of its own.
+/// The attack: while another user's process listens on a port, and on ports below 1024 at any time, user
+/// nobody gets no client by listening there in a network namespace of its own.
 fn another_user_s_port(cluster: &mut Cluster) {
     for port in [UPLOAD_PORT, 80] {
         let before = denied(cluster, "csp_listens_denied_total");

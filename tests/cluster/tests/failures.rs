@@ -1,4 +1,5 @@
-//! Processes and daemons that are killed or stopped under load: which connections continue, which end, what recovers.
+//! Processes and daemons that are killed or stopped under load: which connections continue, which end, what
+//! recovers.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;

@@ -1,5 +1,6 @@
-//! A client behind a link with a small MTU that does no path MTU discovery: routers (or, in IPv6, the client itself) cut its packets, and the
-//! network node reassembles them, whichever worker has the flow. And the option by which clients' segments stay small.
+//! A client behind a link with a small MTU that does no path MTU discovery: routers (or, in IPv6, the client
+//! itself) cut its packets, and the network node reassembles them, whichever worker has the flow. And the
+//! option by which clients' segments stay small.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 #[path = "fragments/v6.rs"]
@@ -13,8 +14,8 @@ const FAR: &str = "10.78.0.2";
 /// Of the link behind the router, towards the network node.
 const NARROW: &str = "600";
 
-/// Creates a host behind the client's, which becomes its router. The far host sets no DF, so that the router fragments what is longer than
-/// [`NARROW`] bytes.
+/// Creates a host behind the client's, which becomes its router. The far host sets no DF, so that the router
+/// fragments what is longer than [`NARROW`] bytes.
 fn behind_a_narrow_link(cluster: &Cluster, name: &str) -> Host {
     let (far, router) = (Host::new(name, &format!("frag{}", std::process::id())).unwrap(), &cluster.client);
     router.join("far0", &far, "eth0").unwrap();
@@ -35,7 +36,8 @@ fn use_af_xdp(cluster: &Cluster) {
     fs::write(&config, other).unwrap();
 }
 
-/// Uploads a file from each of these ports, which no other connection is given by chance; what arrives is what was sent.
+/// Uploads a file from each of these ports, which no other connection is given by chance; what arrives is
+/// what was sent.
 fn upload(cluster: &Cluster, from: &Host, ports: core::ops::Range<u16>, url: &str) {
     let file = cluster.scratch().join("sent");
     fs::write(&file, testing::pattern(300_000)).unwrap();
@@ -52,8 +54,9 @@ fn upload(cluster: &Cluster, from: &Host, ports: core::ops::Range<u16>, url: &st
     }
 }
 
-/// Waits until the node has reassembled `least` datagrams. How many there are depends on what the sender's kernel had coalesced. Both workers
-/// receive all fragments; each datagram is processed once. Workers publish their numbers from time to time.
+/// Waits until the node has reassembled `least` datagrams. How many there are depends on what the sender's
+/// kernel had coalesced. Both workers receive all fragments; each datagram is processed once. Workers publish
+/// their numbers from time to time.
 fn reassembled(cluster: &Cluster, least: f64) -> f64 {
     let metric = |name: &str, label: &str| cluster.metric(Tier::NetworkNode, name, label).unwrap();
     let datagrams = csp_cluster::wait_until("the counters of fragments", testing::SERVING_DEADLINE, || {
@@ -63,8 +66,9 @@ fn reassembled(cluster: &Cluster, least: f64) -> f64 {
         (datagrams > least && fragments >= 2.0 * datagrams && elsewhere > 0.0).then_some(datagrams)
     });
     let datagrams = datagrams.unwrap();
-    // A datagram whose fragment was lost may meet a later connection's with the same identification (RFC 6864 §5.3): at most two
-    // fragments of the one and three of the other are dropped. Without a loss nothing overlaps.
+    // A datagram whose fragment was lost may meet a later connection's with the same identification (RFC 6864
+    // §5.3): at most two fragments of the one and three of the other are dropped. Without a loss nothing
+    // overlaps.
     let dropped = |reason: &str| metric("csp_drops_total", &format!("reason=\"{reason}\""));
     let (overlaps, lost) = (dropped("fragment_overlap"), dropped("lan_receive_overrun"));
     assert!(overlaps <= 5.0 * lost, "{overlaps} overlaps, {lost} frames were lost");

@@ -1,5 +1,6 @@
-//! A path that leaves the proxy worker, passes a handler of `csp-context` on the application node, and comes back: with real programs,
-//! over shared memory and over UCX, while the context is not there yet, and when it is killed in the middle.
+//! A path that leaves the proxy worker, passes a handler of `csp-context` on the application node, and comes
+//! back: with real programs, over shared memory and over UCX, while the context is not there yet, and when it
+//! is killed in the middle.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -119,8 +120,8 @@ const MODULE: &str = r#"(module
     (func (export "csp_abi") (result i32) i32.const 1)
     (func (export "on_message") (param i32 i32 i32) (result i32) (call $emit (i32.const 0))))"#;
 
-/// The module begins in `csp-context`, which gets it from the proxy, and enters the worker when its calls were short for long enough: the
-/// bounds here are such that they are on any machine.
+/// The module begins in `csp-context`, which gets it from the proxy, and enters the worker when its calls
+/// were short for long enough: the bounds here are such that they are on any machine.
 #[test]
 fn a_supplied_handler_begins_in_another_program_and_enters_the_worker() {
     let Some(mut cluster) = cluster("ctxmod", San::Shm) else { return };

@@ -1,5 +1,6 @@
-//! Handlers that an operator supplies: brought by `cspctl handler put`, run in a path, replaced while messages wait, stopped when they
-//! run too long, given to proxies that join later, removed. With real programs on both ends.
+//! Handlers that an operator supplies: brought by `cspctl handler put`, run in a path, replaced while
+//! messages wait, stopped when they run too long, given to proxies that join later, removed. With real
+//! programs on both ends.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -28,7 +29,8 @@ fn module(work: &str) -> String {
     )
 }
 
-/// A module of less than 256 KiB for which the compiler needs gigabytes: loops within loops, in the innermost of which all locals change.
+/// A module of less than 256 KiB for which the compiler needs gigabytes: loops within loops, in the innermost
+/// of which all locals change.
 fn hungry() -> String {
     let (locals, loops) = (6_000, 2_000);
     let change = |local| format!("(local.set {local} (i32.add (local.get {local}) (i32.const 1)))");

@@ -1,4 +1,5 @@
-//! Frames that no correct host sends, from the client's LAN: dropped, counted by reason, and without effect on others.
+//! Frames that no correct host sends, from the client's LAN: dropped, counted by reason, and without effect
+//! on others.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -17,7 +18,8 @@ const COOKIES: &str = "csp_tcp_syn_cookies_sent_total";
 /// A drop reason, or a metric's whole name.
 type Counter = (Tier, &'static str);
 
-/// Kind of attack (a method of `hostile.py`), number of frames, and the counters of which at least one must increase.
+/// Kind of attack (a method of `hostile.py`), number of frames, and the counters of which at least one must
+/// increase.
 const ATTACKS: [(&str, u32, &[Counter]); 15] = [
     ("garbage", 2000, &[]),
     ("garbage_ip", 2000, &[(Tier::NetworkNode, "malformed")]),

@@ -1,5 +1,5 @@
-//! Unauthenticated and dishonest peers at a proxy's SAN sockets: refused, counted by reason, and without effect on
-//! others.
+//! Unauthenticated and dishonest peers at a proxy's SAN sockets: refused, counted by reason, and without
+//! effect on others.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::process::Command;
@@ -17,7 +17,8 @@ use csp_vi::{Event, Provider, ViAddress, ViConfig};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Connects to a SEQPACKET Unix socket, sends for each argument that many random bytes, or nothing, and closes it.
+/// Connects to a SEQPACKET Unix socket, sends for each argument that many random bytes, or nothing, and
+/// closes it.
 const STRANGER: &str = "
 import random, socket, sys
 rng = random.Random(20261121)
@@ -122,7 +123,8 @@ impl<'a> Liar<'a> {
         counted(self.cluster, reason, before);
     }
 
-    /// A channel that came up with a valid token sends `body`: it must be cut off, and a drop of `reason` counted.
+    /// A channel that came up with a valid token sends `body`: it must be cut off, and a drop of `reason`
+    /// counted.
     fn cut_off(&self, body: &[u8], reason: &str) {
         let before = drops(self.cluster, reason);
         let token = self.token(&self.claims(Role::Process, 0));

@@ -1,5 +1,5 @@
-//! A channel with keys over the whole path: pairs from cspctl, the secret one in the proxy's folder, programs of ZeroMQ that the policy
-//! lets in, refuses, and no longer knows.
+//! A channel with keys over the whole path: pairs from cspctl, the secret one in the proxy's folder, programs
+//! of ZeroMQ that the policy lets in, refuses, and no longer knows.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;

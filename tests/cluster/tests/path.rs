@@ -1,5 +1,6 @@
-//! A router on the client's path whose next link carries less than the LAN's 1500 bytes: its ICMP errors reach the
-//! proxy's engine, through the worker of the network node that has the flow, and downloads are complete (RFC 1191).
+//! A router on the client's path whose next link carries less than the LAN's 1500 bytes: its ICMP errors
+//! reach the proxy's engine, through the worker of the network node that has the flow, and downloads are
+//! complete (RFC 1191).
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -12,7 +13,8 @@ const ERRORS: &str = "csp_icmp_errors_received_total";
 const PORT_OF_WORKER_1: &str = "40001";
 const FAR: &str = "10.78.0.2";
 
-/// Creates a host behind the client's, which becomes its router; the link between them has an MTU of 1300 bytes.
+/// Creates a host behind the client's, which becomes its router; the link between them has an MTU of 1300
+/// bytes.
 fn behind_a_narrow_link(cluster: &Cluster, name: &str) -> Host {
     let (far, router) = (Host::new(name, &format!("far{}", std::process::id())).unwrap(), &cluster.client);
     router.join("far0", &far, "eth0").unwrap();
@@ -41,7 +43,8 @@ fn downloads_pass_a_narrow_link_that_the_client_does_not_know_of() {
     cluster.stop().unwrap();
 }
 
-/// One queue, two workers: what the second one gets, the first one has received. A rule of level 1 has its say before.
+/// One queue, two workers: what the second one gets, the first one has received. A rule of level 1 has its
+/// say before.
 #[test]
 fn the_same_through_ports_of_af_xdp_and_what_a_rule_of_level_1_blocks() {
     let Some(mut cluster) = testing::lay_out("xpath") else { return };
@@ -103,7 +106,8 @@ const LOADS: [(u32, &str, usize); 3] = [(1, "100B", 100), (64, "100B", 100), (64
 const SECONDS: u32 = 4;
 const ROUNDS: usize = 3;
 
-/// What a request costs the network node by raw sockets and by AF_XDP: medians of rounds that alternate, a cluster for each.
+/// What a request costs the network node by raw sockets and by AF_XDP: medians of rounds that alternate, a
+/// cluster for each.
 #[test]
 #[ignore = "a measurement (make bench-ports)"]
 fn what_a_request_costs_the_network_node_by_kind_of_port() {

@@ -1,5 +1,5 @@
-//! Channels over several proxies of several workers, with ZeroMQ programs outside and on application nodes: each lives at its
-//! owner, and its peers follow it when the owner drains.
+//! Channels over several proxies of several workers, with ZeroMQ programs outside and on application nodes:
+//! each lives at its owner, and its peers follow it when the owner drains.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,13 +85,15 @@ impl Programs {
         fs::rename(file, &self.upto).unwrap();
     }
 
-    /// What a receiver has got: endpoint → sender → numbers, or for subscribers last number, missing, repeated.
+    /// What a receiver has got: endpoint → sender → numbers, or for subscribers last number, missing,
+    /// repeated.
     fn received(&self, at: usize) -> BTreeMap<String, BTreeMap<String, Vec<i64>>> {
         let text = fs::read_to_string(&self.states[at]).unwrap_or_default();
         serde_json::from_str(&text).unwrap_or_default()
     }
 
-    /// Waits until the messages before `number` have arrived at every channel; returns how many each subscriber lacks.
+    /// Waits until the messages before `number` have arrived at every channel; returns how many each
+    /// subscriber lacks.
     fn wait_for(&mut self, cluster: &Several, number: i64) -> Vec<(u16, i64)> {
         let arrived = || {
             let received = [self.received(0), self.received(1)];
@@ -162,7 +164,8 @@ fn peers(cluster: &Several) -> BTreeMap<String, Vec<(String, u64)>> {
     found.into_iter().map(|(channel, workers)| (channel, workers.into_iter().collect())).collect()
 }
 
-/// Waits until every channel has its four peers, all at one worker of a proxy that `may` have them; returns the owners.
+/// Waits until every channel has its four peers, all at one worker of a proxy that `may` have them; returns
+/// the owners.
 fn wait_placed(cluster: &Several, may: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
     let placed = || {
         let peers = peers(cluster);
@@ -223,7 +226,8 @@ fn channels_live_at_their_owners_and_follow_when_one_drains() {
     cluster.stop().unwrap();
 }
 
-/// The owner of some channels is killed while messages flow: their peers are soon at the next owner, and nobody else notices.
+/// The owner of some channels is killed while messages flow: their peers are soon at the next owner, and
+/// nobody else notices.
 #[test]
 #[ignore = "depends on load: make test-faults"]
 fn channels_of_an_owner_that_is_killed_go_on_at_another() {

@@ -1,5 +1,6 @@
-//! Packet plug-ins: rules and plug-ins change while requests run; a blocked client is refused and others are served; what is captured and
-//! marked arrives so; supplied modules run and are stopped; plug-ins move to a host across the SAN and back. IPv4 and IPv6.
+//! Packet plug-ins: rules and plug-ins change while requests run; a blocked client is refused and others are
+//! served; what is captured and marked arrives so; supplied modules run and are stopped; plug-ins move to a
+//! host across the SAN and back. IPv4 and IPv6.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 #[path = "plugins/auto.rs"]
@@ -326,7 +327,8 @@ fn has_program(cluster: &Cluster) -> bool {
     cluster.host(Tier::NetworkNode).run("ip", &["link", "show", "lan0"]).unwrap().contains("prog/xdp")
 }
 
-/// An instance of level 1 runs at level 2 while its packets can reach a plug-in that is not in the driver, and the node reports why.
+/// An instance of level 1 runs at level 2 while its packets can reach a plug-in that is not in the driver,
+/// and the node reports why.
 fn held_by_what_follows(cluster: &Cluster) {
     let held = |cluster: &Cluster| {
         let listed = json(cluster, &["plugin", "list"]);

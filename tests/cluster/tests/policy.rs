@@ -1,4 +1,5 @@
-//! Policies through `cspctl`: wrong ones are refused with file and line, and leave the one in force unchanged.
+//! Policies through `cspctl`: wrong ones are refused with file and line, and leave the one in force
+//! unchanged.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -64,7 +65,8 @@ fn documents_are_json(cluster: &Cluster) {
     assert!(!json(cluster, &["flow", "trace", "--last"])["events"].as_array().unwrap().is_empty());
 }
 
-/// A valid policy that differs: `diff` shows the change, `apply` creates the next generation, `history` lists both.
+/// A valid policy that differs: `diff` shows the change, `apply` creates the next generation, `history` lists
+/// both.
 fn a_change_is_shown_and_applied(cluster: &Cluster) {
     let same = cluster.scratch().join("demo.yaml").to_string_lossy().into_owned();
     let output = cluster.cspctl_output(&["policy", "diff", &same]).unwrap();

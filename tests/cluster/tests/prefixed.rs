@@ -1,5 +1,5 @@
-//! Plain TCP programs that send messages behind a length: towards an unmodified server of a pool, and as publishers and subscribers
-//! of a channel that ZeroMQ programs use too.
+//! Plain TCP programs that send messages behind a length: towards an unmodified server of a pool, and as
+//! publishers and subscribers of a channel that ZeroMQ programs use too.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;

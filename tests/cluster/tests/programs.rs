@@ -1,4 +1,5 @@
-//! Unmodified programs behind the cluster and in front of it: nginx under load, Python's http.server, curl as a client.
+//! Unmodified programs behind the cluster and in front of it: nginx under load, Python's http.server, curl as
+//! a client.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;

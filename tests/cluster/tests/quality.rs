@@ -1,5 +1,6 @@
-//! Information flows through real daemons: a promise that cannot be kept is refused; a protected flow loses nothing beside one that fills the link;
-//! schemes, promises and contexts change while traffic runs; the operator sees all of it.
+//! Information flows through real daemons: a promise that cannot be kept is refused; a protected flow loses
+//! nothing beside one that fills the link; schemes, promises and contexts change while traffic runs; the
+//! operator sees all of it.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -14,7 +15,8 @@ const BULK: u16 = 5562;
 const GATE_MESSAGES: u32 = 2_000;
 const LEN: u32 = 1_500;
 
-/// With `contexts`, handlers of gates run behind their queue, in contexts of which one is theirs; else before.
+/// With `contexts`, handlers of gates run behind their queue, in contexts of which one is theirs; else
+/// before.
 fn policy(promise: u64, scheme: &str, contexts: u16) -> String {
     let channels = format!(
         "apiVersion: csp/v1\nchannels:\n  - {{name: gates, vip: {VIP}, port: {GATES}, path: [{{handler: forward}}]}}\n  - {{name: bulk, vip: {VIP}, \

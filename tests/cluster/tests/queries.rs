@@ -1,4 +1,5 @@
-//! Queries of the policy, with pyzmq programs outside and under `csp-run`: rows are compared with what the records say.
+//! Queries of the policy, with pyzmq programs outside and under `csp-run`: rows are compared with what the
+//! records say.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;

@@ -1,5 +1,6 @@
-//! Servers that answer and close while bytes of the client are unread, have shut down, or close with SO_LINGER 0: their last words
-//! reach the client through the cluster as they do through a kernel, which is asked in the same test.
+//! Servers that answer and close while bytes of the client are unread, have shut down, or close with
+//! SO_LINGER 0: their last words reach the client through the cluster as they do through a kernel, which is
+//! asked in the same test.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::collections::BTreeMap;
@@ -100,9 +101,9 @@ fn compare(kernel: &str, cluster: &str, what: &str) {
     for (way, found) in &found {
         let fields: Vec<&str> = way.split('|').collect();
         let (how, shut, size, body) = (fields[0], fields[1], fields[3], fields[4]);
-        // A process that ends without closing leaves FIN behind, and a connection that the agent carries no word of a FIN that
-        // was followed by a close at once: the bytes are the same.
-        // A client that still sends may learn of the reset there, and then reads the end.
+        // A process that ends without closing leaves FIN behind, and a connection that the agent carries no
+        // word of a FIN that was followed by a close at once: the bytes are the same. A client that still
+        // sends may learn of the reset there, and then reads the end.
         let exact = how == "close" && body != "1000000";
         let whole = found.starts_with(&format!("{{({size}, ")) && found.matches('(').count() == 1;
         let either = found.matches(&format!("({size}, ")).count() == found.matches('(').count();

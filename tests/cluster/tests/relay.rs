@@ -73,12 +73,14 @@ fn proxy_stopped(cluster: &mut Cluster) {
     wait_until("the agent to notice", SETTLED, || (silent() > before).then_some(())).unwrap();
     let noticed = since.elapsed();
     signal(pid, "CONT");
-    // One second in the transport's tests with virtual time; here also the metrics' age, curl, and the machine's load.
+    // One second in the transport's tests with virtual time; here also the metrics' age, curl, and the
+    // machine's load.
     println!("  noticed after {:.1} s", noticed.as_secs_f64());
     cluster.wait_served().unwrap();
 }
 
-/// The processes of a stopped agent continue: their connections are reset, rather than ended as if they were complete.
+/// The processes of a stopped agent continue: their connections are reset, rather than ended as if they were
+/// complete.
 fn agent_stopped(cluster: &mut Cluster) {
     let mut clients = steady_clients(cluster);
     cluster.daemon(Tier::AppNode).unwrap().stop().unwrap();
@@ -94,7 +96,8 @@ fn agent_stopped(cluster: &mut Cluster) {
     end(steady_clients(cluster));
 }
 
-/// Unlike connections to a proxy of the same host, these end with the agent; processes attach to its successor.
+/// Unlike connections to a proxy of the same host, these end with the agent; processes attach to its
+/// successor.
 fn agent_killed(cluster: &mut Cluster) {
     let mut clients = steady_clients(cluster);
     cluster.daemon(Tier::AppNode).unwrap().kill();
@@ -105,8 +108,8 @@ fn agent_killed(cluster: &mut Cluster) {
     end(steady_clients(cluster));
 }
 
-/// Cuts the connections that carry the SAN, at the proxy's host: a socket that is killed ends as if a switch had
-/// dropped its state.
+/// Cuts the connections that carry the SAN, at the proxy's host: a socket that is killed ends as if a switch
+/// had dropped its state.
 const CUT: &str = "ss -K '( dst 10.77.0.1 or dst 10.77.0.3 )' >/dev/null";
 
 fn all_go_on(cluster: &Cluster, clients: &mut [Steady]) {
@@ -115,8 +118,8 @@ fn all_go_on(cluster: &Cluster, clients: &mut [Steady]) {
     assert_eq!(left, CONNECTIONS, "connections go on: {last:#?}\n{}", cluster.all_logs());
 }
 
-/// The connections that carry the SAN are cut repeatedly while all processes run, each time as soon as all clients have
-/// been answered again. No client is affected.
+/// The connections that carry the SAN are cut repeatedly while all processes run, each time as soon as all
+/// clients have been answered again. No client is affected.
 fn san_cut(cluster: &mut Cluster) {
     let cluster = &*cluster;
     let mut clients = steady_clients(cluster);
@@ -142,8 +145,8 @@ fn san_cut(cluster: &mut Cluster) {
     end(clients);
 }
 
-/// The connections are cut while nothing runs for longer than a peer may be silent, as on a machine during migration: a
-/// peer that had no chance to send is not declared dead.
+/// The connections are cut while nothing runs for longer than a peer may be silent, as on a machine during
+/// migration: a peer that had no chance to send is not declared dead.
 fn all_still(cluster: &mut Cluster) {
     let mut clients = steady_clients(cluster);
     let cuts = || cluster.metric(Tier::ProxyNode, "csp_links_interrupted_total", "").unwrap();

@@ -1,5 +1,5 @@
-//! Several of each tier as real daemons: two network nodes and three proxies of two workers each, three application
-//! hosts.
+//! Several of each tier as real daemons: two network nodes and three proxies of two workers each, three
+//! application hosts.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::thread;
@@ -17,7 +17,8 @@ use csp_types::limits;
 /// Longer than a peer may be silent (800 ms).
 const LONG_CUT: Duration = Duration::from_secs(3);
 
-/// Bytes through each network node to and from each application host, and from each application host by egress.
+/// Bytes through each network node to and from each application host, and from each application host by
+/// egress.
 fn bytes(cluster: &Several) {
     for client in 0..cluster.clients.len() {
         for port in [80].into_iter().chain((SINGLE_PORT..).take(APP_NODES.len())) {
@@ -68,7 +69,8 @@ fn flows(cluster: &Several, id: &str) -> Vec<csp_api::proxy::Flow> {
         .collect()
 }
 
-/// Checks that at least `least` clients go on, ends them, and checks that both network nodes reach every service.
+/// Checks that at least `least` clients go on, ends them, and checks that both network nodes reach every
+/// service.
 fn check(cluster: &Several, what: &str, mut all: Vec<Steady>, least: usize) {
     let (left, count) = (going_on(&mut all), all.len());
     println!("  {what}: {left} of {count} connections go on; required are {least}");
@@ -98,8 +100,8 @@ fn network_node_ended(cluster: &mut Several, id: &str, kill: bool) {
     check(cluster, &format!("{id} ended"), all, if kill { count } else { count / NETWORK_NODES.len() });
 }
 
-/// Connections that an agent carries (`carried`) may end with it: they go on only if it is back before its peers' 800 ms of
-/// silence have passed. All others go on.
+/// Connections that an agent carries (`carried`) may end with it: they go on only if it is back before its
+/// peers' 800 ms of silence have passed. All others go on.
 fn agent_ended(cluster: &mut Several, id: &str, kill: bool, carried: bool) {
     let all = clients(cluster);
     let count = all.len();
@@ -204,8 +206,8 @@ fn bytes_pass_each_network_node_and_each_application_host() {
     cluster.stop().unwrap();
 }
 
-/// Checks that each VIP has the Ethernet address of the network node that owns it, that each client reaches each VIP,
-/// and that no network node has another's connections.
+/// Checks that each VIP has the Ethernet address of the network node that owns it, that each client reaches
+/// each VIP, and that no network node has another's connections.
 fn addresses_have_one_owner(cluster: &Several) {
     for (at, client) in cluster.clients.iter().enumerate() {
         for (owner, id) in NETWORK_NODES.iter().enumerate() {

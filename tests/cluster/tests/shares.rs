@@ -1,5 +1,5 @@
-//! Attacks by an unprivileged user on a small proxy: silent connections from the LAN, and connections that its programs open
-//! without end. Clients and other users are served meanwhile.
+//! Attacks by an unprivileged user on a small proxy: silent connections from the LAN, and connections that
+//! its programs open without end. Clients and other users are served meanwhile.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -102,7 +102,8 @@ fn connections_without_end(cluster: &Cluster) {
     outside.stop().unwrap();
 }
 
-/// A program of user nobody on the client's host opens connections and sends nothing; clients beside it are served.
+/// A program of user nobody on the client's host opens connections and sends nothing; clients beside it are
+/// served.
 fn silent_connections(cluster: &Cluster) {
     let words = by_user(NOBODY);
     let mut command = cluster.client.command(&words[0]);

@@ -1,5 +1,6 @@
-//! The VIP is an address of hosts of every tier, on `lo`, as described in docs/operations.md: services, egress and the
-//! SAN work as without it, over UCX and the relay, where the kernel's choice of addresses matters most.
+//! The VIP is an address of hosts of every tier, on `lo`, as described in docs/operations.md: services,
+//! egress and the SAN work as without it, over UCX and the relay, where the kernel's choice of addresses
+//! matters most.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;

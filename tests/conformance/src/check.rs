@@ -1,7 +1,7 @@
 //! `? figure == value`: figures of the engine by name.
 //!
-//! Names are those of the fields of [`csp_tcp::ConnectionInfo`], [`csp_tcp::Counters`] and [`csp_tcp::Occupancy`] in
-//! their `Debug` output, so a new figure needs no change here.
+//! Names are those of the fields of [`csp_tcp::ConnectionInfo`], [`csp_tcp::Counters`] and
+//! [`csp_tcp::Occupancy`] in their `Debug` output, so a new figure needs no change here.
 
 use csp_tcp::Stack;
 use csp_types::FlowLabel;
@@ -68,7 +68,8 @@ fn figure(name: &str, stack: &Stack, label: Option<FlowLabel>, bases: &Bases) ->
     found.ok_or_else(|| format!("{name}: no such figure, or the connection has ended"))
 }
 
-/// Returns a field of a value from its `Debug` output: the first number of a tuple, the nanoseconds of a duration.
+/// Returns a field of a value from its `Debug` output: the first number of a tuple, the nanoseconds of a
+/// duration.
 fn field(debug: &str, name: &str) -> Option<Value> {
     let starts = [format!(" {name}: "), format!("({name}: ")];
     let rest = starts.iter().find_map(|start| debug.split_once(start.as_str()))?.1;

@@ -1,4 +1,5 @@
-//! The engine under test and its network node, in virtual time, with the segments and events that the engine produced.
+//! The engine under test and its network node, in virtual time, with the segments and events that the engine
+//! produced.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};

@@ -1,5 +1,5 @@
-//! Conversion between a script's relative numbers and those on the wire: builds arriving segments, compares sent ones,
-//! and formats both in the language of scripts.
+//! Conversion between a script's relative numbers and those on the wire: builds arriving segments, compares
+//! sent ones, and formats both in the language of scripts.
 
 use core::time::Duration;
 
@@ -120,7 +120,8 @@ fn options_area(segment: &Segment, bases: &Bases, elapsed: Duration) -> Vec<u8> 
     area
 }
 
-/// Returns the differences between `sent` and what was expected. `rest` is the length of the expected range after it.
+/// Returns the differences between `sent` and what was expected. `rest` is the length of the expected range
+/// after it.
 pub(crate) fn differences(
     expected: &Segment,
     from: u32,

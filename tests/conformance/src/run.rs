@@ -157,8 +157,8 @@ impl<'a> Run<'a> {
         }
         self.host.advance(Host::instant(self.cursor));
         self.collect();
-        // Checks and events may precede the expected segments of the same time. Any other line requires that nothing
-        // unexpected was sent before.
+        // Checks and events may precede the expected segments of the same time. Any other line requires that
+        // nothing unexpected was sent before.
         if !matches!(line.step, Step::Event(_) | Step::Check(_)) {
             self.nothing_unexpected()?;
         }
@@ -299,7 +299,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Checks at the end of the script that no unexpected segment was sent and no connection ended unexpectedly.
+    /// Checks at the end of the script that no unexpected segment was sent and no connection ended
+    /// unexpectedly.
     fn finish(&mut self) -> Result<(), String> {
         self.host.pump();
         self.collect();

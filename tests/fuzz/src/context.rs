@@ -1,4 +1,5 @@
-//! Records between a proxy worker and a context: one encoding only, so that a record that parses is emitted unchanged.
+//! Records between a proxy worker and a context: one encoding only, so that a record that parses is emitted
+//! unchanged.
 
 use csp_wire::context::{FRAMES_MAX, Place, RECORD_HEADER_LEN, RECORD_LEN_MAX, Record};
 

@@ -162,7 +162,8 @@ fn formats_schema(bytes: &[u8]) -> bool {
     }
 }
 
-/// A message in any slices: it is refused, or printed as JSON that is parsed to a message that is printed alike.
+/// A message in any slices: it is refused, or printed as JSON that is parsed to a message that is printed
+/// alike.
 fn formats_message(bytes: &[u8]) -> bool {
     let schema = everything();
     let Some((&step, bytes)) = bytes.split_first() else { return false };

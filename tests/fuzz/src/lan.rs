@@ -1,5 +1,5 @@
-//! The formats of the LAN. Those with a checksum are checked with the bytes as given, and again with a correct
-//! checksum, which the fuzzer would seldom find.
+//! The formats of the LAN. Those with a checksum are checked with the bytes as given, and again with a
+//! correct checksum, which the fuzzer would seldom find.
 
 use core::net::Ipv6Addr;
 
@@ -155,7 +155,8 @@ fn icmp_v6(bytes: &[u8]) {
         return;
     }
     let source = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
-    // The relevant messages ignore the code or require 0, so its byte selects the destination address instead.
+    // The relevant messages ignore the code or require 0, so its byte selects the destination address
+    // instead.
     let group = bytes[1] & 1 != 0;
     let destination = if group { Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1) } else { source };
     let mut payload = bytes.to_vec();

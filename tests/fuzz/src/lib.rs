@@ -1,21 +1,26 @@
-//! Properties that must hold for any input, each with bounds of memory and time, as targets of libFuzzer (`libfuzzer`) and as tests of
-//! 1,000 seeded inputs each (`tests/seeded.rs`). Both run the same functions, so that what one of them finds the other replays.
+//! Properties that must hold for any input, each with bounds of memory and time, as targets of libFuzzer
+//! (`libfuzzer`) and as tests of 1,000 seeded inputs each (`tests/seeded.rs`). Both run the same functions,
+//! so that what one of them finds the other replays.
 //!
-//! Parsers of csp-wire: they return, an error names a field and an offset within the bytes, and a value that was parsed, emitted and parsed
-//! again is the same.
+//! Parsers of csp-wire: they return, an error names a field and an offset within the bytes, and a value that
+//! was parsed, emitted and parsed again is the same.
 //!
-//! The TCP engine, for any segments and calls: it terminates, stays within its bounds and releases all resources.
+//! The TCP engine, for any segments and calls: it terminates, stays within its bounds and releases all
+//! resources.
 //!
 //! The VI providers: no bytes or memory contents of a peer cause an out-of-bounds access.
 //!
 //! The framings of messages: one outcome for any slices, within the bounds.
 //!
-//! Formats: what is read from a message does not depend on its slices, and is written and read again alike, also as JSON.
+//! Formats: what is read from a message does not depend on its slices, and is written and read again alike,
+//! also as JSON.
 //!
-//! Queries: a plan is within its bounds, and its programs yield what it yields; a pattern is matched in as many steps as it may take.
+//! Queries: a plan is within its bounds, and its programs yield what it yields; a pattern is matched in as
+//! many steps as it may take.
 //!
-//! What programs, peers and administrators supply: requests, policies, rules, texts about plug-ins, tokens and grants, declarations of
-//! modules, eBPF objects, captured packets. What is accepted is written and read again alike; errors have a place and a bounded length.
+//! What programs, peers and administrators supply: requests, policies, rules, texts about plug-ins, tokens
+//! and grants, declarations of modules, eBPF objects, captured packets. What is accepted is written and read
+//! again alike; errors have a place and a bounded length.
 #![forbid(unsafe_code)]
 
 mod context;

@@ -1,4 +1,5 @@
-//! Records between a network node's worker and a plug-in host: one encoding only, so that a record that parses is emitted unchanged.
+//! Records between a network node's worker and a plug-in host: one encoding only, so that a record that
+//! parses is emitted unchanged.
 
 use csp_wire::packets::{COUNT_LEN, Count, HEADER_LEN, Head, Kind, MatchedRule, padded_len};
 

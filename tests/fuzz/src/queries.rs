@@ -111,7 +111,8 @@ fn sql_examples() -> Vec<Vec<u8>> {
     texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
-/// A text is refused with its place, or planned within the bounds; programs that are compiled of the plan yield what the plan yields.
+/// A text is refused with its place, or planned within the bounds; programs that are compiled of the plan
+/// yield what the plan yields.
 fn queries_sql(bytes: &[u8]) -> bool {
     let Ok(sql) = core::str::from_utf8(bytes) else { return false };
     let plan = match Plan::new(sql, &Channels(schema().clone()), 7) {

@@ -1,6 +1,7 @@
 //! The rings in shared memory, with a peer that writes arbitrary values into them.
 //!
-//! The ring's own source is compiled here, over an arena in ordinary memory that checks the bounds of every access.
+//! The ring's own source is compiled here, over an arena in ordinary memory that checks the bounds of every
+//! access.
 
 #[allow(dead_code, unreachable_pub, reason = "a part of it is not driven from here")]
 #[path = "../../../libcsp/vi/src/shm/ring.rs"]

@@ -1,5 +1,5 @@
-//! The formats of the SAN and of the agent's socket. SAN messages have one encoding only: a message that parses is
-//! emitted unchanged.
+//! The formats of the SAN and of the agent's socket. SAN messages have one encoding only: a message that
+//! parses is emitted unchanged.
 
 use csp_types::{FlowLabel, NodeId, Role};
 use csp_wire::WireError;

@@ -3,7 +3,8 @@
 //! ```text
 //!   seed ─▶ an example ─▶ words, digits, ranges, nesting, another example's end; bits and numbers if it is no text ─▶ input
 //! ```
-//! Equal seeds give equal inputs while the examples stay. Inputs that have found a fault are therefore kept as files.
+//! Equal seeds give equal inputs while the examples stay. Inputs that have found a fault are therefore kept
+//! as files.
 
 use csp_support::Random;
 

@@ -1,8 +1,8 @@
-//! The TCP engine with its state: any sequence of segments, calls and times on a small stack, and the properties that
-//! hold after each step.
+//! The TCP engine with its state: any sequence of segments, calls and times on a small stack, and the
+//! properties that hold after each step.
 //!
-//! Fields of segments are offsets from what the stack last sent to that peer, because random numbers would nearly
-//! always fail the first check.
+//! Fields of segments are offsets from what the stack last sent to that peer, because random numbers would
+//! nearly always fail the first check.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -78,7 +78,8 @@ fn tuple(port: u8) -> FourTuple {
     FourTuple { local, remote: SocketAddr::from(([10, 0, 0, 1], 1_000 + u16::from(port))) }
 }
 
-/// Returns a configuration with small tables, so that they fill and a run is short. A byte selects the other settings.
+/// Returns a configuration with small tables, so that they fill and a run is short. A byte selects the other
+/// settings.
 fn config(choice: u8) -> StackConfig {
     let of_three = |step: u8| usize::from(choice / step % 3);
     StackConfig {

@@ -1,4 +1,5 @@
-//! A fuzz target: a property that holds for any input, examples to begin with, and bounds of what an input may take.
+//! A fuzz target: a property that holds for any input, examples to begin with, and bounds of what an input
+//! may take.
 
 use std::panic::{set_hook, take_hook};
 use std::sync::Once;
@@ -11,8 +12,9 @@ use rustix::time::{ClockId, clock_gettime};
 #[global_allocator]
 static ALLOCATOR: allocation::Counting = allocation::Counting;
 
-/// Longest time of the processor that an input may take. It is no measure of speed: it ends what does not scale with the input.
-/// With debug assertions the code is that of libFuzzer's programs, whose instruments cost much.
+/// Longest time of the processor that an input may take. It is no measure of speed: it ends what does not
+/// scale with the input. With debug assertions the code is that of libFuzzer's programs, whose instruments
+/// cost much.
 const TIME_MAX: Duration = Duration::from_secs(if cfg!(debug_assertions) { 60 } else { 3 });
 
 /// A property of a parser or of a state machine.
@@ -105,7 +107,8 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
 }
 
-/// Omits the reports of panics in libraries, which the code that calls them contains. With a backtrace a report takes megabytes.
+/// Omits the reports of panics in libraries, which the code that calls them contains. With a backtrace a
+/// report takes megabytes.
 pub fn report_own_panics_only() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

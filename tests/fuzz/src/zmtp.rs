@@ -1,4 +1,5 @@
-//! Framings of messages: whatever arrives, in whatever slices, the outcome is the same, and within the bounds.
+//! Framings of messages: whatever arrives, in whatever slices, the outcome is the same, and within the
+//! bounds.
 
 use std::sync::Arc;
 
@@ -23,8 +24,8 @@ fn zmtp_examples() -> Vec<Vec<u8>> {
     vec![[b"\x07", HANDSHAKE, frames].concat(), [&b"\x02"[..], frames].concat()]
 }
 
-/// A connection that gets `bytes` from the start, one that gets them after its handshake, a CURVE connection, and a reader of
-/// length-prefixed messages. The first byte chooses the length of slices.
+/// A connection that gets `bytes` from the start, one that gets them after its handshake, a CURVE connection,
+/// and a reader of length-prefixed messages. The first byte chooses the length of slices.
 fn zmtp(bytes: &[u8]) {
     let Some((&cut, bytes)) = bytes.split_first() else { return };
     let cut = usize::from(cut) + 1;

@@ -1,5 +1,6 @@
-//! Every target with its examples, with the inputs that have found a fault (`inputs/TARGET`), and with `CSP_FUZZ_INPUTS` (1,000) inputs
-//! made of the seeds from `CSP_SEED` (0) on. An input that fails is written to a file, which `CSP_FUZZ_FILE` replays.
+//! Every target with its examples, with the inputs that have found a fault (`inputs/TARGET`), and with
+//! `CSP_FUZZ_INPUTS` (1,000) inputs made of the seeds from `CSP_SEED` (0) on. An input that fails is written
+//! to a file, which `CSP_FUZZ_FILE` replays.
 #![allow(clippy::disallowed_types, reason = "the watch over inputs that hang runs on real time")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -10,7 +11,8 @@ use std::time::{Duration, Instant};
 use csp_fuzz::{Check, Outcome, Target, seeded};
 use csp_support::allocation;
 
-/// Longest time of one input, which `Target::run` cannot end: it prints the input, and the test's process ends.
+/// Longest time of one input, which `Target::run` cannot end: it prints the input, and the test's process
+/// ends.
 const HANGS_AFTER: Duration = Duration::from_secs(180);
 /// Most bytes that the process holds before it ends, for the same reason.
 const HELD_MAX: i64 = 4 << 30;
@@ -116,7 +118,8 @@ fn every_input(target: &'static Target) {
     );
 }
 
-/// What became of the inputs of seeds, to choose bounds by: the most bytes held, and how many for each byte of the input.
+/// What became of the inputs of seeds, to choose bounds by: the most bytes held, and how many for each byte
+/// of the input.
 #[derive(Debug, Default)]
 struct Sum {
     accepted: u64,

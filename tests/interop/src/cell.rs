@@ -78,8 +78,8 @@ impl Cell {
         1.22 * 1_448.0 * 8.0 / (f64::from(self.rtt_ms) / 1e3) / loss.sqrt() / 1e6
     }
 
-    /// Returns the number of simultaneous connections: enough to average over the losses, too few to fill the link
-    /// despite them.
+    /// Returns the number of simultaneous connections: enough to average over the losses, too few to fill the
+    /// link despite them.
     pub fn flows(&self, workload: Workload) -> u32 {
         // By round-trip time: about 1, 20 and 100 ms.
         let by_rtt = |short, middle, long| match self.rtt_ms {

@@ -1,8 +1,8 @@
 //! The fault device: a thread with three raw-socket ports that forwards frames as the [`Direction`]s define.
 //!
-//! It receives MTU-size frames from the kernel (with partial checksums) and answers none itself. It forwards by the
-//! Ethernet destination: frames of the client to the server or the engine, all others to the client. Faults apply to
-//! TCP only; ARP is delayed, but never lost or reordered.
+//! It receives MTU-size frames from the kernel (with partial checksums) and answers none itself. It forwards
+//! by the Ethernet destination: frames of the client to the server or the engine, all others to the client.
+//! Faults apply to TCP only; ARP is delayed, but never lost or reordered.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -35,8 +35,8 @@ pub struct DeviceReport {
     pub up: FaultCounters,
     /// The direction to the client.
     pub down: FaultCounters,
-    /// Frames that the kernel dropped on reception or refused for transmission, because the device was too slow. Should
-    /// be 0.
+    /// Frames that the kernel dropped on reception or refused for transmission, because the device was too
+    /// slow. Should be 0.
     pub overrun: u64,
     /// Frames that represented several segments, because offloads were not disabled. Should be 0.
     pub coalesced: u64,
@@ -79,9 +79,9 @@ impl Device {
         Ok(Device { orders: Some(orders), thread: Some(thread) })
     }
 
-    /// Changes the faults from now on, which are drawn from `seed`, and drops all packets on the wire. With `trace`,
-    /// packets are written to `<trace>-in.pcap` when received and to `<trace>-out.pcap` when transmitted. Returns the
-    /// results since the last call.
+    /// Changes the faults from now on, which are drawn from `seed`, and drops all packets on the wire. With
+    /// `trace`, packets are written to `<trace>-in.pcap` when received and to `<trace>-out.pcap` when
+    /// transmitted. Returns the results since the last call.
     pub fn configure(
         &self,
         up: FaultConfig,

@@ -41,7 +41,8 @@ pub struct EngineHost {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Returns the configuration under test: the defaults, with windows and pools large enough for the fastest cell.
+/// Returns the configuration under test: the defaults, with windows and pools large enough for the fastest
+/// cell.
 pub fn stack_config(seed: u64) -> StackConfig {
     let mut isn_secret = [0x5a; 16];
     isn_secret[..8].copy_from_slice(&seed.to_be_bytes());

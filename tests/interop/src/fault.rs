@@ -1,8 +1,9 @@
-//! One direction of the link: a bottleneck with a drop-tail queue, then a wire that delays, loses and reorders packets.
+//! One direction of the link: a bottleneck with a drop-tail queue, then a wire that delays, loses and
+//! reorders packets.
 //!
-//! Without I/O: the caller passes packets and the time, and gets packets when they are due. The same seed and arrivals
-//! give the same faults. Each packet draws the same number of random values, so that the rate of one fault does not
-//! change the others.
+//! Without I/O: the caller passes packets and the time, and gets packets when they are due. The same seed and
+//! arrivals give the same faults. Each packet draws the same number of random values, so that the rate of one
+//! fault does not change the others.
 
 use std::collections::BTreeMap;
 

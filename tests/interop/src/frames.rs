@@ -105,7 +105,8 @@ pub fn reply_arp(
     }
 }
 
-/// Transmits a segment of the engine. Checksum and segmentation are left to the kernel, as by the network node.
+/// Transmits a segment of the engine. Checksum and segmentation are left to the kernel, as by the network
+/// node.
 pub fn transmit(
     port: &mut dyn LanTransmitter,
     (own_mac, peer_mac): (MacAddr, MacAddr),

@@ -17,8 +17,8 @@ pub const HOST_PRIORITY: u8 = 2;
 
 /// Moves the calling thread to a new network namespace, which exists as long as a thread or a link uses it.
 pub fn enter_new_network() -> Result<()> {
-    // SAFETY: only the network namespace is unshared. File descriptor table, file system context and memory remain
-    // shared, so no other thread's view of them changes.
+    // SAFETY: only the network namespace is unshared. File descriptor table, file system context and memory
+    // remain shared, so no other thread's view of them changes.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
         .context("a network namespace needs root")?;
     run("ip", &["link", "set", "lo", "up"])?;
@@ -52,8 +52,8 @@ pub fn disable_segmentation(interface: &str) -> Result<()> {
     run("ethtool", &["-K", interface, "tso", "off", "gso", "off", "gro", "off"])
 }
 
-/// Gives the calling thread a real-time priority, so that other load on the machine does not affect the results. The
-/// kernel's TCP does not need it: it runs in the context where packets arrive.
+/// Gives the calling thread a real-time priority, so that other load on the machine does not affect the
+/// results. The kernel's TCP does not need it: it runs in the context where packets arrive.
 pub fn raise_priority(priority: u8) -> Result<()> {
     run("chrt", &["--fifo", "--pid", &priority.to_string(), &thread_id()])
 }
@@ -64,7 +64,8 @@ pub fn now() -> Instant {
     Instant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Waits until a descriptor is readable or until the time `until`. The descriptors must stay open during the call.
+/// Waits until a descriptor is readable or until the time `until`. The descriptors must stay open during the
+/// call.
 pub fn wait_readable(descriptors: &[RawFd], until: Instant) {
     // SAFETY: the descriptors belong to LAN ports that the callers own and keep open during the call.
     let borrowed = descriptors.iter().map(|fd| unsafe { BorrowedFd::borrow_raw(*fd) });

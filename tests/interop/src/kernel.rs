@@ -19,8 +19,8 @@ pub const CONGESTION_CONTROL: &str = "cubic";
 const BACKLOG: u32 = 4_096;
 const READ_LEN: usize = 256 * 1024;
 
-/// Creates a socket with [`CONGESTION_CONTROL`]. It is set per socket, because not every namespace can make it its
-/// default.
+/// Creates a socket with [`CONGESTION_CONTROL`]. It is set per socket, because not every namespace can make
+/// it its default.
 pub fn socket() -> Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     rustix::net::sockopt::set_tcp_congestion(&socket, CONGESTION_CONTROL)

@@ -1,5 +1,5 @@
-//! A lane: a client, a device, the kernel's server and the engine's, which together run one measurement at a time.
-//! Several lanes run in parallel and share only the machine.
+//! A lane: a client, a device, the kernel's server and the engine's, which together run one measurement at a
+//! time. Several lanes run in parallel and share only the machine.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -31,8 +31,8 @@ const INTERFACE: &str = "eth0";
 /// Time for the remaining packets of a measurement to pass, over a link without faults.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// Settings of both kernels. They prevent that one measurement affects the next, and make the buffers equal on every
-/// machine.
+/// Settings of both kernels. They prevent that one measurement affects the next, and make the buffers equal
+/// on every machine.
 const SETTINGS: [(&str, &str); 5] = [
     ("ipv4/tcp_no_metrics_save", "1"),
     ("ipv4/tcp_rmem", "4096 131072 6291456"),

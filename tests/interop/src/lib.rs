@@ -1,5 +1,5 @@
-//! Compares the TCP engine with the kernel's TCP: hosts in network namespaces, a fault device between them, and a
-//! matrix of loss, round-trip time and reordering that both run over the same device.
+//! Compares the TCP engine with the kernel's TCP: hosts in network namespaces, a fault device between them,
+//! and a matrix of loss, round-trip time and reordering that both run over the same device.
 //!
 //! ```text
 //!   client (kernel TCP) ──┐                        ┌── server (kernel TCP)
@@ -8,8 +8,8 @@
 //!                         │   loss, reordering
 //! ```
 //!
-//! All hosts and the device are threads of this process, each in an unnamed network namespace. When the process ends,
-//! in whatever way, the kernel removes namespaces and links.
+//! All hosts and the device are threads of this process, each in an unnamed network namespace. When the
+//! process ends, in whatever way, the kernel removes namespaces and links.
 #![deny(unsafe_code)]
 #![allow(clippy::disallowed_types, reason = "real sockets and clocks are what this tool is about")]
 

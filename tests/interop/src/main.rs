@@ -16,8 +16,9 @@ enum Output {
     Json,
 }
 
-/// Measures the goodput of the TCP engine and of Linux over the same link, in a matrix of loss, round-trip time and
-/// reordering. Needs root. Exit code 0: at least 90 % of Linux in every cell; 1: less in some cell, or a failure.
+/// Measures the goodput of the TCP engine and of Linux over the same link, in a matrix of loss, round-trip
+/// time and reordering. Needs root. Exit code 0: at least 90 % of Linux in every cell; 1: less in some cell,
+/// or a failure.
 #[derive(Parser)]
 struct Arguments {
     /// Round-trip times in ms.

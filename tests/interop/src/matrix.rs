@@ -1,5 +1,6 @@
-//! Runs the matrix. Each task measures the engine and the kernel one after the other over the same link with the same
-//! seed; rounds alternate the order. After the rounds the remaining time is spent on the tasks without a clear verdict.
+//! Runs the matrix. Each task measures the engine and the kernel one after the other over the same link with
+//! the same seed; rounds alternate the order. After the rounds the remaining time is spent on the tasks
+//! without a clear verdict.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};

@@ -1,5 +1,5 @@
-//! Packet traces of the device: the first bytes of packets as received and as transmitted, in libpcap's format with
-//! nanosecond timestamps, for tcpdump and tshark.
+//! Packet traces of the device: the first bytes of packets as received and as transmitted, in libpcap's
+//! format with nanosecond timestamps, for tcpdump and tshark.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};

@@ -40,8 +40,8 @@ impl Outcome {
         if linux > 0.0 { engine / linux } else { 0.0 }
     }
 
-    /// Returns the standard error of the ratio, from the differences between the pairs (ratio of means, linearised).
-    /// `None` for a single pair.
+    /// Returns the standard error of the ratio, from the differences between the pairs (ratio of means,
+    /// linearised). `None` for a single pair.
     pub fn error(&self) -> Option<f64> {
         let (n, ratio) = (self.pairs.len() as f64, self.ratio());
         let linux = self.means().1;

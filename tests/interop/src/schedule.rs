@@ -1,4 +1,5 @@
-//! The scheduler of measurements: lanes take tasks such that the load of all running tasks stays within a limit.
+//! The scheduler of measurements: lanes take tasks such that the load of all running tasks stays within a
+//! limit.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,8 @@
 //! The server's side of the test protocol, without I/O; the engine's host and the kernel's use the same.
 //!
-//! A client sends a request of [`REQUEST_LEN`] bytes: GET requests a number of bytes of a pattern, PUT announces them.
-//! A pattern is a part of a fixed table of random bytes whose length is prime, so that missing, duplicated and
-//! misplaced bytes are detected.
+//! A client sends a request of [`REQUEST_LEN`] bytes: GET requests a number of bytes of a pattern, PUT
+//! announces them. A pattern is a part of a fixed table of random bytes whose length is prime, so that
+//! missing, duplicated and misplaced bytes are detected.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -140,7 +140,8 @@ impl Session {
         }
     }
 
-    /// Processes received bytes. Returns the number processed, which is smaller when the session must send first.
+    /// Processes received bytes. Returns the number processed, which is smaller when the session must send
+    /// first.
     pub fn on_bytes(&mut self, bytes: &[u8], tally: &Tally) -> usize {
         match &mut self.phase {
             Phase::Reading { request, have } => {

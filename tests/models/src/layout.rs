@@ -38,7 +38,8 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Creates zeroed memory, as the kernel does. It is never freed: a run of the model needs a few hundred bytes.
+    /// Creates zeroed memory, as the kernel does. It is never freed: a run of the model needs a few hundred
+    /// bytes.
     pub(crate) fn new(depth: usize) -> Self {
         let geometry = Geometry { depth, message_len: 1 };
         let slot = |_| Slot { tag: AtomicU64::new(0), meta: AtomicU64::new(0), payload: Cell::new(0) };

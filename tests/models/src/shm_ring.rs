@@ -8,8 +8,8 @@ use crate::layout::Arena;
 use crate::ring::{Receiver, Sender, Sending};
 use crate::sync::fence;
 
-/// Largest number of preemptions of a thread in one run. Without a bound there are too many runs; two or three find
-/// nearly all errors.
+/// Largest number of preemptions of a thread in one run. Without a bound there are too many runs; two or
+/// three find nearly all errors.
 const PREEMPTIONS: usize = 3;
 
 fn check(model: impl Fn() + Sync + Send + 'static) {

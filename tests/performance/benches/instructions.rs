@@ -1,9 +1,10 @@
-//! Instructions per segment, acknowledgement and connection, counted by callgrind (Debian package valgrind): figures
-//! that do not depend on the machine's load. Fails if the cost of a segment grows with the number of connections. Then
-//! the cache lines that a segment touches: the misses of callgrind's 32 KiB cache when connections alternate.
+//! Instructions per segment, acknowledgement and connection, counted by callgrind (Debian package valgrind):
+//! figures that do not depend on the machine's load. Fails if the cost of a segment grows with the number of
+//! connections. Then the cache lines that a segment touches: the misses of callgrind's 32 KiB cache when
+//! connections alternate.
 //!
-//! Run without arguments it runs itself under callgrind once for each case; only the functions `measured_*` are
-//! counted.
+//! Run without arguments it runs itself under callgrind once for each case; only the functions `measured_*`
+//! are counted.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a failed unwrap ends the bench")]
 
 mod fixture;
@@ -17,7 +18,8 @@ use fixture::{Bench, Client, LARGE, MSS};
 
 /// Operations counted in one case.
 const COUNT: usize = 256;
-/// Number of alternating connections, and of a batch: data in flight must not wait long enough to trigger a probe.
+/// Number of alternating connections, and of a batch: data in flight must not wait long enough to trigger a
+/// probe.
 const IN_TURN: usize = 256;
 const BATCH: usize = 32;
 /// Largest cost of a segment with 100,000 connections, relative to the cost with one.

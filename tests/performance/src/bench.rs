@@ -7,10 +7,11 @@
 //!   csp-bench offer)
 //! ```
 //! All contenders serve the same files by the same nginx with one worker. They take turns in every round of a
-//! [`Work`], a ratio is taken within a round, and the median of the rounds is reported with its spread, because
-//! machines are shared. Where bytes differ or a request fails there is no ratio.
+//! [`Work`], a ratio is taken within a round, and the median of the rounds is reported with its spread,
+//! because machines are shared. Where bytes differ or a request fails there is no ratio.
 //!
-//! A newcomer reads [`run`], then [`contender`] (what is compared), [`work`] (what is asked of it), [`report`].
+//! A newcomer reads [`run`], then [`contender`] (what is compared), [`work`] (what is asked of it),
+//! [`report`].
 
 pub mod contender;
 pub mod hold;
@@ -134,7 +135,8 @@ fn measure(
     Ok(rows)
 }
 
-/// Returns half of what HAProxy does at most for the open loop's requests (a second), or half of the slowest's if it is not there.
+/// Returns half of what HAProxy does at most for the open loop's requests (a second), or half of the
+/// slowest's if it is not there.
 fn half_of_peak(cluster: &Cluster, able: &[&Running], seconds: u32) -> Result<u32> {
     let reference = able.iter().find(|one| one.contender == Contender::HaproxyTcp).or(able.last());
     let reference = reference.context("no contender does this work")?;

@@ -1,11 +1,12 @@
-//! What the papers measured of messages in transit, measured here in process: Morphing's chains and merges, C-CORE's continual queries.
+//! What the papers measured of messages in transit, measured here in process: Morphing's chains and merges,
+//! C-CORE's continual queries.
 //!
 //! ```text
 //!  [Flights], seeded ─▶ [World]: the proxy's message plane, its contexts, real operators ─▶ subscribers
 //!                          └─ driven as fast as it goes, or at a rate ─▶ [Figure] ─▶ text, Markdown, SVG
 //! ```
-//! One thread does everything, so that a time is all of what the plane spends: publishing (the copy into its pool), handlers, queues,
-//! delivery. Sockets and TCP are measured by `csp-messages-bench`.
+//! One thread does everything, so that a time is all of what the plane spends: publishing (the copy into its
+//! pool), handlers, queues, delivery. Sockets and TCP are measured by `csp-messages-bench`.
 
 mod alone;
 mod chains;

@@ -6,8 +6,9 @@
 //!  csp-load × 8 ── LAN ── network-node ── proxy-node ── csp-echo × 8 under csp-run
 //!  (client host, an address each)                       (app host, a pool member each)
 //! ```
-//! On many machines a process can have at most 20,000 descriptors; therefore there are several clients and servers. The
-//! servers use the socket interface as any program does. [`scale`] creates everything and measures.
+//! On many machines a process can have at most 20,000 descriptors; therefore there are several clients and
+//! servers. The servers use the socket interface as any program does. [`scale`] creates everything and
+//! measures.
 #![allow(clippy::disallowed_types, reason = "runs real processes on real time")]
 #![forbid(unsafe_code)]
 

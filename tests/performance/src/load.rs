@@ -16,8 +16,8 @@ use crate::REQUEST_LEN;
 const EVENTS_MAX: usize = 1024;
 /// Largest number of new connections in progress.
 const UNDER_WAY_MAX: usize = 4096;
-/// Largest number of exchanges in progress on kept connections: few enough that no queue on the path overflows, as all
-/// at once would cause (a veth's receiver queues 1,000 packets).
+/// Largest number of exchanges in progress on kept connections: few enough that no queue on the path
+/// overflows, as all at once would cause (a veth's receiver queues 1,000 packets).
 const EXCHANGES_MAX: usize = 64;
 /// Time without any event after which a phase ends; what is missing counts as failed.
 const STALLED: Duration = Duration::from_secs(20);
@@ -87,7 +87,8 @@ impl Load {
         })
     }
 
-    /// Opens `count` connections, at most `rate` per second, and exchanges a request and its response on each.
+    /// Opens `count` connections, at most `rate` per second, and exchanges a request and its response on
+    /// each.
     ///
     /// # Errors
     /// If waiting for sockets fails; errors of connections are reported in the [`Outcome`].

@@ -21,8 +21,8 @@ pub struct Report {
     pub churned: Outcome,
     /// One more request and response on each of the kept connections.
     pub exchanged_after: Outcome,
-    /// Processor time of network node and proxy node per operation of each phase, in microseconds: opening, exchange,
-    /// additional new connections, exchange afterwards.
+    /// Processor time of network node and proxy node per operation of each phase, in microseconds: opening,
+    /// exchange, additional new connections, exchange afterwards.
     pub processor_us: [[f64; 2]; 4],
     /// Memory of the daemons and of one server process.
     pub memory: Vec<Memory>,

@@ -217,8 +217,8 @@ impl Runner<'_> {
     }
 }
 
-/// Returns the median of all points of a kind, in the order in which the kinds were first measured. Not the best point:
-/// if the hypervisor at times runs both processors on one core, the best point reflects that.
+/// Returns the median of all points of a kind, in the order in which the kinds were first measured. Not the
+/// best point: if the hypervisor at times runs both processors on one core, the best point reflects that.
 fn medians(points: Vec<Point>) -> Vec<Point> {
     let mut kinds: Vec<Vec<Point>> = Vec::new();
     let kind = |p: &Point| (p.test, p.over.clone(), p.wait.clone(), p.bytes);
@@ -249,8 +249,8 @@ fn point_of(test: &'static str, record: &Value, name: Option<&str>) -> Option<Po
     Some(Point { test, over, wait, bytes, time_us, cpu_us })
 }
 
-/// Returns the last typical latency that ucx_perftest reports, in microseconds: the second number of its last line of
-/// numbers.
+/// Returns the last typical latency that ucx_perftest reports, in microseconds: the second number of its last
+/// line of numbers.
 fn last_latency(output: &[u8]) -> Option<f64> {
     let text = String::from_utf8_lossy(output);
     let numbers =

@@ -1,4 +1,5 @@
-//! The scale test: opens many connections at once through real daemons, then additional ones, then closes all.
+//! The scale test: opens many connections at once through real daemons, then additional ones, then closes
+//! all.
 
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -160,9 +161,11 @@ fn restart(cluster: &mut Cluster, connections: usize) -> Result<()> {
 
 /// Writes configuration files with tables for `connections`, and room for additional ones.
 fn configure(cluster: &Cluster, connections: usize) -> Result<()> {
-    // New ones that a loaded machine serves slowly must leave a sixteenth free, else idle ones give way to them.
+    // New ones that a loaded machine serves slowly must leave a sixteenth free, else idle ones give way to
+    // them.
     let connections = connections + connections / 2 + 16;
-    // Every connection gets a window of at least 16 KiB, from half of the buffers; memory is touched only when used.
+    // Every connection gets a window of at least 16 KiB, from half of the buffers; memory is touched only
+    // when used.
     let buffers_mib = (connections * 88 / 1024).max(64);
     let capacities = [
         (Tier::NetworkNode, format!("capacity:\n  flows: {}\n", connections * 2)),

@@ -1,11 +1,13 @@
-//! What the papers measured of messages in transit, through TCP: real daemons in network namespaces, real sockets at both ends.
+//! What the papers measured of messages in transit, through TCP: real daemons in network namespaces, real
+//! sockets at both ends.
 //!
 //! ```text
 //!  sender ── lan0 ── network node ── SAN ── proxy node: channels, paths, queries ── SAN ── destination under csp-run
 //!                                             └── SAN ── network node ── lan0 ── pullers and subscribers (libzmq)
 //! ```
-//! [`run`] measures C-CORE's continual queries at a part of the rate that the channels have without them, its Figure 3: a handler in
-//! both kinds of contexts, and Morphing's Figure 5: the same job in a channel's path, and at the destination.
+//! [`run`] measures C-CORE's continual queries at a part of the rate that the channels have without them, its
+//! Figure 3: a handler in both kinds of contexts, and Morphing's Figure 5: the same job in a channel's path,
+//! and at the destination.
 
 mod bench;
 mod contexts;
@@ -54,7 +56,8 @@ pub struct Report {
     pub contexts: Vec<Placed>,
 }
 
-/// Measures what is planned. SIGINT and SIGTERM end the measurement before the next load, and leave nothing behind.
+/// Measures what is planned. SIGINT and SIGTERM end the measurement before the next load, and leave nothing
+/// behind.
 ///
 /// # Errors
 /// If something cannot be set up or measured, with the reason.

@@ -114,7 +114,8 @@ fn code(status: ExitStatus) -> u32 {
     signal.or(status.code()).unwrap_or(255) as u32
 }
 
-/// Forwards the program's outputs, each from a thread of its own. The receiver gets a message at the end of each.
+/// Forwards the program's outputs, each from a thread of its own. The receiver gets a message at the end of
+/// each.
 fn copy_outputs(child: &mut Child, program: u32, port: &Port) -> Receiver<()> {
     let (ended, receiver) = channel();
     if let Some(out) = child.stdout.take() {

@@ -1,9 +1,9 @@
-//! `bench`: half round-trip times of the verbs provider, compared with the reference programs of rdma-core, perftest,
-//! rsockets and the kernel's TCP in the same guest.
+//! `bench`: half round-trip times of the verbs provider, compared with the reference programs of rdma-core,
+//! perftest, rsockets and the kernel's TCP in the same guest.
 //!
-//! Each end has a processor of its own, and both use the same device. All programs run in turn, in short batches, and
-//! the best batch of each point counts, since the processor is emulated and the host does other work. The times are
-//! meaningless outside the guest; the ratios are not.
+//! Each end has a processor of its own, and both use the same device. All programs run in turn, in short
+//! batches, and the best batch of each point counts, since the processor is emulated and the host does other
+//! work. The times are meaningless outside the guest; the ratios are not.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -116,7 +116,8 @@ impl Bench<'_> {
             anyhow::Ok(())
         };
         for wait in ["poll", "block"] {
-            // Programs that are compared run one after the other, so that the machine is in the same state for both.
+            // Programs that are compared run one after the other, so that the machine is in the same state
+            // for both.
             keep(PINGPONG, wait, self.pingpong(wait))?;
             keep(VERBS, wait, self.csp(VERBS, wait))?;
             keep("ib_send_lat", wait, self.perftest("ib_send_lat", wait))?;

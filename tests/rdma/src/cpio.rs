@@ -1,5 +1,5 @@
-//! Archives in cpio's newc format, which the kernel unpacks as its initial root (kernel documentation: initramfs buffer
-//! format).
+//! Archives in cpio's newc format, which the kernel unpacks as its initial root (kernel documentation:
+//! initramfs buffer format).
 
 const MODE_DIRECTORY: u32 = 0o040_755;
 const MODE_FILE: u32 = 0o100_755;

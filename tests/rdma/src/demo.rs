@@ -6,11 +6,10 @@
 //!   10.76.0.1       10.77.0.1       + etcd .4]     10.77.0.2           10.77.0.3
 //!                        └──────────── SAN ────────────┴────── SAN ─────────┘
 //! ```
-//! Besides nginx there are a Python http.server application that accepts uploads, and libcsp's example server, which
-//! reaches the proxy by queue pairs of its own if verbs carry the SAN, and csp-context with a handler of a channel's path.
-//! The client is a network namespace of guest 1.
-//! All traffic between guests uses their one Ethernet and the selected provider. Addresses and configuration files are
-//! those of `make demo`.
+//! Besides nginx there are a Python http.server application that accepts uploads, and libcsp's example
+//! server, which reaches the proxy by queue pairs of its own if verbs carry the SAN, and csp-context with a
+//! handler of a channel's path. The client is a network namespace of guest 1. All traffic between guests uses
+//! their one Ethernet and the selected provider. Addresses and configuration files are those of `make demo`.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -40,9 +39,11 @@ const NETWORK: usize = 0;
 const PROXY: usize = 1;
 /// Time limit of a step in a guest, which is emulated and shares its host.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Time limit for detecting the silent death of a host (SPECIFICATION.md: 1 s), not counting how long a guest stood still.
+/// Time limit for detecting the silent death of a host (SPECIFICATION.md: 1 s), not counting how long a guest
+/// stood still.
 const SILENCE_DEADLINE: Duration = Duration::from_secs(1);
-/// Longest standstill of a guest in a valid measurement: behind a longer one, a protocol that is too slow would not show.
+/// Longest standstill of a guest in a valid measurement: behind a longer one, a protocol that is too slow
+/// would not show.
 const STANDSTILL_MAX: Duration = Duration::from_millis(500);
 
 /// The options of a run.
@@ -98,7 +99,8 @@ pub fn run(kernel: &Kernel, options: Options) -> Result<()> {
     outcome
 }
 
-/// Writes all files that the guests read, before they boot, so that no guest has an earlier state in its cache.
+/// Writes all files that the guests read, before they boot, so that no guest has an earlier state in its
+/// cache.
 fn lay_out(options: &Options) -> Result<Scratch> {
     let scratch = Scratch(std::env::temp_dir().join(format!("csp-guests-{}", std::process::id())));
     let (dir, provider) = (scratch.0.as_path(), options.provider.as_str());
@@ -290,8 +292,8 @@ impl Machines {
         Ok(())
     }
 
-    /// Checks that neither the proxy's nor the application's kernel has sockets of the services' connections, also none
-    /// in TIME-WAIT.
+    /// Checks that neither the proxy's nor the application's kernel has sockets of the services' connections,
+    /// also none in TIME-WAIT.
     fn no_kernel_tcp(&mut self) -> Result<()> {
         for guest in [PROXY, self.application()] {
             let ports = [80, UPLOAD_PORT, library::PORT]
@@ -316,7 +318,8 @@ impl Machines {
         Ok(packets)
     }
 
-    /// Checks that RDMA carried the files if selected, by the devices' own counters rather than the daemons' reports.
+    /// Checks that RDMA carried the files if selected, by the devices' own counters rather than the daemons'
+    /// reports.
     fn carried(&self, before: &[u64], after: &[u64]) -> Result<()> {
         let sent: Vec<u64> = before.iter().zip(after).map(|(before, after)| after - before).collect();
         println!("  · RDMA packets sent by each guest: {sent:?}");
@@ -326,9 +329,9 @@ impl Machines {
         Ok(())
     }
 
-    /// Makes the proxy's guest silent by a pulled cable, stopped processors, and power loss. The other nodes must
-    /// notice within the time limit, and the service must recover when the guest returns, which it does not after the
-    /// power loss.
+    /// Makes the proxy's guest silent by a pulled cable, stopped processors, and power loss. The other nodes
+    /// must notice within the time limit, and the service must recover when the guest returns, which it does
+    /// not after the power loss.
     fn lose_proxy(&mut self) -> Result<()> {
         for guest in self.watching() {
             let (command, log) = (notice::metronome(), self.log(&metronome(guest)));

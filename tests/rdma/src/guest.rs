@@ -35,7 +35,8 @@ pub struct Sizes {
     pub memory_mib: u32,
     /// Processors.
     pub cpus: u32,
-    /// Largest IP packet on the guests' Ethernet, in bytes. The RDMA MTU is the power of two below it, at most 4096.
+    /// Largest IP packet on the guests' Ethernet, in bytes. The RDMA MTU is the power of two below it, at
+    /// most 4096.
     pub mtu: u32,
 }
 
@@ -64,8 +65,8 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Boots `count` guests in parallel and waits until each accepts commands. Sockets and console logs are in a
-    /// directory in the system's temporary directory, which is removed when the fleet is dropped.
+    /// Boots `count` guests in parallel and waits until each accepts commands. Sockets and console logs are
+    /// in a directory in the system's temporary directory, which is removed when the fleet is dropped.
     ///
     /// # Errors
     /// QEMU cannot be started, or a guest does not boot; the error contains the end of its console log.
@@ -225,8 +226,8 @@ impl Booting {
     }
 }
 
-/// Passes the agent's reports to the programs they concern, until the guest ends. Then it drops the channels of all
-/// programs, which ends the waits for them.
+/// Passes the agent's reports to the programs they concern, until the guest ends. Then it drops the channels
+/// of all programs, which ends the waits for them.
 fn read_frames(agent: &mut UnixStream, programs: &Programs) {
     while let Ok((number, frame)) = Frame::read(agent) {
         let mut programs = programs.lock().unwrap_or_else(PoisonError::into_inner);

@@ -100,8 +100,8 @@ fn newest() -> Result<String> {
         .with_context(|| format!("{META_PACKAGE} depends on no kernel:\n{text}"))
 }
 
-/// Copies the dependencies of a module, and then the module, to `folder`. A name without a file is built into the
-/// kernel.
+/// Copies the dependencies of a module, and then the module, to `folder`. A name without a file is built into
+/// the kernel.
 fn take(name: &str, files: &HashMap<String, PathBuf>, folder: &Path, order: &mut Vec<String>) -> Result<()> {
     let file = format!("{name}.ko");
     if order.contains(&file) {
@@ -117,8 +117,8 @@ fn take(name: &str, files: &HashMap<String, PathBuf>, folder: &Path, order: &mut
     Ok(())
 }
 
-/// Returns the names after `depends=` in a module's `.modinfo`. The package has no modules.dep, which depmod creates on
-/// installation.
+/// Returns the names after `depends=` in a module's `.modinfo`. The package has no modules.dep, which depmod
+/// creates on installation.
 fn dependencies(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else { return Vec::new() };

@@ -49,8 +49,8 @@ enum Action {
         /// Test binaries, as printed by `cargo test --no-run`.
         binaries: Vec<PathBuf>,
     },
-    /// Measure half round trips in one guest: the verbs provider, ibv_rc_pingpong, perftest, rsockets and the kernel's
-    /// TCP.
+    /// Measure half round trips in one guest: the verbs provider, ibv_rc_pingpong, perftest, rsockets and the
+    /// kernel's TCP.
     Bench(Bench),
     /// The agent, which runs inside a guest.
     #[command(hide = true)]

@@ -65,7 +65,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Waits for the program's end and returns its exit code: 128 + n after signal n, 127 if it could not be started.
+    /// Waits for the program's end and returns its exit code: 128 + n after signal n, 127 if it could not be
+    /// started.
     ///
     /// # Errors
     /// The guest has ended, or the program has not ended within `deadline`.

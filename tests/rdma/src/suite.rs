@@ -16,7 +16,8 @@ const CHECK_DEADLINE: Duration = Duration::from_secs(60);
 const BINARY_DEADLINE: Duration = Duration::from_secs(300);
 /// Tests on verbs have this in their names, and are ignored in ordinary runs.
 const FILTER: &str = "verbs";
-/// Runs a program's server in the background and its client once the server listens; then waits for the server.
+/// Runs a program's server in the background and its client once the server listens; then waits for the
+/// server.
 const PINGPONG: &str = "ibv_rc_pingpong -d rxe0 -g $gid > /tmp/server & server=$!
     until ss -Hltn 'sport = 18515' | grep -q .; do sleep 0.05; done
     ibv_rc_pingpong -d rxe0 -g $gid $address; wait $server";

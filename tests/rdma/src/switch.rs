@@ -1,8 +1,9 @@
 //! The Ethernet of a run: a switch between QEMU's stream devices.
 //!
-//! RoCE expects a network with hardly any loss. QEMU's multicast on loopback loses frames when a guest is slower than
-//! another, and each loss stops a queue pair for half a second. This switch queues megabytes of frames for a slow
-//! guest, so only a stopped guest loses frames. A frame goes to the guest that it is addressed to, or else to all.
+//! RoCE expects a network with hardly any loss. QEMU's multicast on loopback loses frames when a guest is
+//! slower than another, and each loss stops a queue pair for half a second. This switch queues megabytes of
+//! frames for a slow guest, so only a stopped guest loses frames. A frame goes to the guest that it is
+//! addressed to, or else to all.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd as _;
@@ -175,7 +176,8 @@ impl Port {
                 Err(_) => self.unplugged(),
             }
         }
-        // Written bytes are removed when they are more than half of the queue, so that each byte moves at most once.
+        // Written bytes are removed when they are more than half of the queue, so that each byte moves at
+        // most once.
         if self.written > self.output.len() / 2 {
             self.output.drain(..self.written);
             self.written = 0;

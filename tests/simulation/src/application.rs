@@ -189,8 +189,8 @@ impl Application {
         }
     }
 
-    /// Each connection is handed over at most once, some right after their request, others in the middle of their
-    /// stream.
+    /// Each connection is handed over at most once, some right after their request, others in the middle of
+    /// their stream.
     fn is_to_move(&mut self, talk: &Conversation) -> bool {
         let key = talk.key();
         self.moves > 0

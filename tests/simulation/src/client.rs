@@ -1,5 +1,5 @@
-//! A client host: its own TCP engine on a LAN port, the transactions that it requests, and a server for those that
-//! applications request.
+//! A client host: its own TCP engine on a LAN port, the transactions that it requests, and a server for those
+//! that applications request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};

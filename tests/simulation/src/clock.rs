@@ -42,8 +42,9 @@ impl Clock {
         Instant::from_nanos((i128::from(now) + drift) as u64 + self.ahead + steps)
     }
 
-    /// Returns when the clock shows `shown` or later, given the present time `now`: `now` if it does already. A step of the
-    /// clock may bring that time forward; the caller advances in short intervals and calls again.
+    /// Returns when the clock shows `shown` or later, given the present time `now`: `now` if it does already.
+    /// A step of the clock may bring that time forward; the caller advances in short intervals and calls
+    /// again.
     pub(crate) fn when(&self, now: Instant, shown: Instant) -> Instant {
         let left = shown.saturating_since(self.at(now)).as_nanos() as i128;
         // Rounded up: a node woken too early would request the same time again.

@@ -1,6 +1,8 @@
-//! The data exchanged by two ends of one connection, without any I/O: a request with an upload, then a download.
+//! The data exchanged by two ends of one connection, without any I/O: a request with an upload, then a
+//! download.
 //!
-//! Both the client host and the application processes drive it, each over its own kind of socket; either may request.
+//! Both the client host and the application processes drive it, each over its own kind of socket; either may
+//! request.
 
 use crate::pattern::{self, Refusal, Request};
 
@@ -89,8 +91,8 @@ impl Conversation {
         self.peer_finished = true;
     }
 
-    /// Writes the next bytes of this side's stream into `into`; the caller reports with [`sent`](Self::sent) how many
-    /// it sent.
+    /// Writes the next bytes of this side's stream into `into`; the caller reports with [`sent`](Self::sent)
+    /// how many it sent.
     pub(crate) fn next(&self, into: &mut [u8]) -> usize {
         let Some(request) = self.request.filter(|r| self.asks || self.may_answer(r)) else { return 0 };
         let total =

@@ -1,4 +1,5 @@
-//! A host on the LAN with a TCP engine of its own: how it finds the network nodes and exchanges frames with them.
+//! A host on the LAN with a TCP engine of its own: how it finds the network nodes and exchanges frames with
+//! them.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -63,7 +64,8 @@ pub(crate) struct LanHost {
     port: LanPort,
     path_mtu: u16,
     marker: Marker,
-    /// The network nodes that answered for the service; connections are distributed over them, as by a router.
+    /// The network nodes that answered for the service; connections are distributed over them, as by a
+    /// router.
     gateways: Vec<MacAddr>,
     /// The port on which it serves, if it does.
     server_port: Option<u16>,

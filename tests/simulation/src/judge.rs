@@ -31,7 +31,8 @@ pub struct Report {
     pub prompt_end: Duration,
     /// Virtual time that passed.
     pub elapsed: Duration,
-    /// Least and greatest smoothed round-trip time of a client at a proxy, in microseconds; zeros before any sample.
+    /// Least and greatest smoothed round-trip time of a client at a proxy, in microseconds; zeros before any
+    /// sample.
     pub srtt_us: (u64, u64),
     /// Counters of all nodes: equal if and only if the same events happened.
     pub counters: String,
@@ -78,8 +79,8 @@ pub(crate) fn judge(world: &mut World) {
     world.report = report;
 }
 
-/// Judges one transaction. `overdue`: resets that were sent before all data ahead of them was delivered, each of which may have cut
-/// one refused transaction short.
+/// Judges one transaction. `overdue`: resets that were sent before all data ahead of them was delivered, each
+/// of which may have cut one refused transaction short.
 fn judge_one(
     world: &World,
     report: &mut Report,

@@ -1,8 +1,9 @@
-//! The whole data path in one process on virtual time: clients on a memory LAN, a network node, proxies and application
-//! processes on a memory SAN.
+//! The whole data path in one process on virtual time: clients on a memory LAN, a network node, proxies and
+//! application processes on a memory SAN.
 //!
-//! The nodes are the real ones — the workers that the daemons run — between ports and VIs that a seed makes slow, lossy
-//! or dead. No clock is read: time advances to whatever is due next. A seed determines a run bit for bit.
+//! The nodes are the real ones — the workers that the daemons run — between ports and VIs that a seed makes
+//! slow, lossy or dead. No clock is read: time advances to whatever is due next. A seed determines a run bit
+//! for bit.
 #![forbid(unsafe_code)]
 
 mod accept;

@@ -1,13 +1,14 @@
-//! Messages on the whole data path: one proxy's broker, ZeroMQ peers outside over TCP and inside over channels, byte streams
-//! beside them.
+//! Messages on the whole data path: one proxy's broker, ZeroMQ peers outside over TCP and inside over
+//! channels, byte streams beside them.
 //!
 //! ```text
 //!  outside host ── LAN, network node, tunnel ──▶ ┌───────────────┐ ◀── channel (hairpin) ── programs
 //!  client host  ── bytes ──────────────────────▶ │ proxy: broker │ ──── bytes ──▶ processes of the service
 //!                                                └───────────────┘
 //! ```
-//! A run is judged by what peers have received and by the channels' counters: order, doubles, gaps that nothing accounts for,
-//! peers that are left waiting, and memory that is left. Channels may have paths of supplied handlers that are swapped meanwhile.
+//! A run is judged by what peers have received and by the channels' counters: order, doubles, gaps that
+//! nothing accounts for, peers that are left waiting, and memory that is left. Channels may have paths of
+//! supplied handlers that are swapped meanwhile.
 
 mod handlers;
 mod inside;

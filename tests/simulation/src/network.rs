@@ -15,7 +15,8 @@ pub(crate) fn provider_name(node: &str, number: u8) -> String {
     if number == 0 { node.to_owned() } else { format!("{node}.{number}") }
 }
 
-/// Creates worker `number` of `workers` of a network node, on a fabric and a LAN port. `incarnation` distinguishes its starts.
+/// Creates worker `number` of `workers` of a network node, on a fabric and a LAN port. `incarnation`
+/// distinguishes its starts.
 pub(crate) fn network_node(
     fabric: &MemoryFabric,
     key: &ClusterKey,

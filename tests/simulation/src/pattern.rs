@@ -23,7 +23,8 @@ pub(crate) fn mismatch(key: u32, offset: u64, bytes: &[u8]) -> Option<u64> {
         .map(|(i, _)| offset + i as u64)
 }
 
-/// How the serving side ends a connection early: it responds right after the request, without reading the upload.
+/// How the serving side ends a connection early: it responds right after the request, without reading the
+/// upload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refusal {
     /// It ends its direction before it closes.

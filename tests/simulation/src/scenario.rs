@@ -24,12 +24,13 @@ pub enum Incident {
     ProxyRestarts,
     /// The first application process dies: its connections may end early, new ones use the other.
     ProcessDies,
-    /// The VI between the first proxy and the first process breaks and is replaced; connections on it may fail.
+    /// The VI between the first proxy and the first process breaks and is replaced; connections on it may
+    /// fail.
     ChannelBreaks,
     /// The VI between a network node and the first proxy breaks and is replaced: connections continue.
     TunnelBreaks,
-    /// The VI between the first proxy and the first process breaks while both are alive: the link resumes on another
-    /// VI, and connections are not affected.
+    /// The VI between the first proxy and the first process breaks while both are alive: the link resumes on
+    /// another VI, and connections are not affected.
     ChannelResumes,
     /// The same, between a network node and the first proxy.
     TunnelResumes,
@@ -82,7 +83,8 @@ impl Incident {
             && !self.resumes()
     }
 
-    /// Returns whether a connection that an application opens may be refused because the proxy has no network node.
+    /// Returns whether a connection that an application opens may be refused because the proxy has no network
+    /// node.
     pub fn may_cut_off(self) -> bool {
         matches!(self, Incident::NetworkNodeRestarts | Incident::NetworkNodeDies)
     }
@@ -93,8 +95,8 @@ impl Incident {
 pub struct Transaction {
     /// When it starts, relative to the earliest start.
     pub start: Duration,
-    /// The process that sends a request to the client host, or to the service; `None`: the client requests from the
-    /// service.
+    /// The process that sends a request to the client host, or to the service; `None`: the client requests
+    /// from the service.
     pub by_process: Option<usize>,
     /// The process sends its request to the service: a hairpin.
     pub hairpin: bool,
@@ -161,8 +163,8 @@ pub struct Scenario {
     pub strikes: Duration,
     /// How long it takes until the node is replaced, or another one takes over.
     pub outage: Duration,
-    /// The proxies try the same source ports for connections that applications open. One network node detects that; two
-    /// that share addresses cannot.
+    /// The proxies try the same source ports for connections that applications open. One network node detects
+    /// that; two that share addresses cannot.
     pub same_ports: bool,
     /// A process that stops reading.
     pub stall: Option<Stall>,
@@ -170,24 +172,26 @@ pub struct Scenario {
     pub drain: Option<Drain>,
     /// The proxies answer every SYN with a cookie, as in a flood.
     pub cookies: bool,
-    /// The largest IP packet on the path to the client; a router in front of it reports larger ones (RFC 1191).
+    /// The largest IP packet on the path to the client; a router in front of it reports larger ones (RFC
+    /// 1191).
     pub path_mtu: u16,
     /// The MTU of a router that fragments the client's packets to the network nodes, whose DF it ignores.
     pub fragments: Option<u16>,
     /// The MTU of the network nodes' LAN ports.
     pub lan_mtu: u16,
-    /// A router marks one in this number of ECN-capable packets of each direction (RFC 3168); 0: none, and the client
-    /// does not propose ECN.
+    /// A router marks one in this number of ECN-capable packets of each direction (RFC 3168); 0: none, and
+    /// the client does not propose ECN.
     pub marks: u32,
-    /// One in this number of connections that a process serves is left half-way, and taken over again; 0: none.
+    /// One in this number of connections that a process serves is left half-way, and taken over again; 0:
+    /// none.
     pub moves: u32,
     /// The work, in the order of its start.
     pub work: Vec<Transaction>,
 }
 
 impl Scenario {
-    /// How long after an incident new transactions must complete: death is detected within a second, and a lost VI is
-    /// dialled again within two.
+    /// How long after an incident new transactions must complete: death is detected within a second, and a
+    /// lost VI is dialled again within two.
     pub const RECOVERY: Duration = Duration::from_millis(3_500);
 
     /// Returns the scenario of a seed.

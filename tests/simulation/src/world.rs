@@ -365,7 +365,8 @@ impl World {
         }
     }
 
-    /// Makes the network nodes use or spare a proxy as the scenario has it at this time after the earliest start.
+    /// Makes the network nodes use or spare a proxy as the scenario has it at this time after the earliest
+    /// start.
     fn drain(&mut self, since: Duration) {
         let drains = self.scenario.drain.filter(|d| since >= d.from && since < d.from + d.length);
         let draining = drains.map(|drain| drain.proxy);

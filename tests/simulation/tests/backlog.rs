@@ -1,6 +1,6 @@
-//! The accept path between proxy and processes under seeds: no client is reset while a process of the service is alive,
-//! no connection waits while a process is idle, the order of arrival is kept, and accept credit adds up. `CSP_SEEDS`
-//! sets the number of seeds (default 200), `CSP_SEED` replays one.
+//! The accept path between proxy and processes under seeds: no client is reset while a process of the service
+//! is alive, no connection waits while a process is idle, the order of arrival is kept, and accept credit
+//! adds up. `CSP_SEEDS` sets the number of seeds (default 200), `CSP_SEED` replays one.
 
 use csp_simulation::{AcceptReport, AcceptScenario, AcceptWorld};
 

@@ -1,5 +1,5 @@
-//! The whole data path under seeds: bytes arrive exactly once and in order or the connection ends with an error, and no
-//! table leaks. `CSP_SEEDS` sets the number of seeds (default 100), `CSP_SEED` replays one.
+//! The whole data path under seeds: bytes arrive exactly once and in order or the connection ends with an
+//! error, and no table leaks. `CSP_SEEDS` sets the number of seeds (default 100), `CSP_SEED` replays one.
 
 use std::time::Duration;
 
@@ -57,8 +57,8 @@ fn bytes_arrive_once_and_in_order_or_the_connection_ends_with_an_error() {
     }
 }
 
-/// Every channel or tunnel that breaks while both ends are alive resumes: no transaction fails, whatever else the
-/// scenario contains.
+/// Every channel or tunnel that breaks while both ends are alive resumes: no transaction fails, whatever else
+/// the scenario contains.
 #[test]
 fn connections_live_through_the_loss_of_a_vi() {
     for incident in [Incident::ChannelResumes, Incident::TunnelResumes] {
@@ -75,9 +75,9 @@ fn connections_live_through_the_loss_of_a_vi() {
     }
 }
 
-/// A network node has several workers, and a proxy loses the tunnel to one of them for good, or the whole node: no
-/// connection of a client fails, and nothing is left behind. The seeds listed first failed once. `CSP_INCIDENT_SEEDS` sets
-/// the number of seeds of each incident (default 10).
+/// A network node has several workers, and a proxy loses the tunnel to one of them for good, or the whole
+/// node: no connection of a client fails, and nothing is left behind. The seeds listed first failed once.
+/// `CSP_INCIDENT_SEEDS` sets the number of seeds of each incident (default 10).
 #[test]
 fn connections_live_through_the_loss_of_a_network_node_with_several_workers() {
     let failed = [5, 23, 53, 56, 67, 167, 344, 364, 598, 730, 731, 992, 1019, 8384];
@@ -98,7 +98,8 @@ fn connections_live_through_the_loss_of_a_network_node_with_several_workers() {
     }
 }
 
-/// A router cuts the client's packets, and what else a scenario contains happens to the fragments: faults, several workers, incidents.
+/// A router cuts the client's packets, and what else a scenario contains happens to the fragments: faults,
+/// several workers, incidents.
 #[test]
 fn bytes_arrive_through_a_router_that_fragments() {
     let mut reassembled = 0;
@@ -209,8 +210,8 @@ fn a_refusal_reaches_its_client_before_the_reset() {
     }
 }
 
-/// Downloads 400 kB to the client over a quiet network with these MTUs, through a network node with this number of
-/// workers; returns the counters of the run.
+/// Downloads 400 kB to the client over a quiet network with these MTUs, through a network node with this
+/// number of workers; returns the counters of the run.
 fn download_through(path_mtu: u16, lan_mtu: u16, network_workers: usize) -> String {
     let asks = |start_ms| ask(start_ms, 400_000);
     let work = vec![asks(0), asks(10_000)];
@@ -265,8 +266,8 @@ fn marks_of_a_router_reach_both_ends_and_nothing_is_lost() {
     }
 }
 
-/// Runs `deaf` clients that read nothing for `silence`, each with more to read than the proxy stores for one; `others`,
-/// which read, start at these times in milliseconds.
+/// Runs `deaf` clients that read nothing for `silence`, each with more to read than the proxy stores for one;
+/// `others`, which read, start at these times in milliseconds.
 fn beside_deaf_clients(deaf: u64, silence: Duration, others: impl Iterator<Item = u64>) -> Report {
     let asks = |start_ms, download, deaf| Transaction { deaf, ..ask(start_ms, download) };
     let deaf = (0..deaf).map(|n| asks(n, 3_000_000, Some(silence)));
@@ -287,8 +288,8 @@ fn clients_that_do_not_read_hold_up_no_others() {
 
 #[test]
 fn clients_that_do_not_read_and_take_all_there_is_are_given_up() {
-    // Far more than the send budget carries. Refused and dropped clients receive an error; a client that connects two
-    // minutes later is served.
+    // Far more than the send budget carries. Refused and dropped clients receive an error; a client that
+    // connects two minutes later is served.
     let late = 40;
     let report = beside_deaf_clients(180, Duration::from_secs(600), (0..late).map(|n| 150_000 + n * 100));
     let refused = report.violations.iter().filter(|v| v.contains("deaf: Some(600s)") && v.contains("Failed"));
@@ -300,8 +301,8 @@ fn clients_that_do_not_read_and_take_all_there_is_are_given_up() {
 
 #[test]
 fn a_long_path_is_filled() {
-    // 100 ms round-trip time. With the initial application window of 256 KiB the transfer takes 9 s; the pool of these
-    // proxies has room for 660 KiB.
+    // 100 ms round-trip time. With the initial application window of 256 KiB the transfer takes 9 s; the pool
+    // of these proxies has room for 660 KiB.
     let one = ask(0, 12_000_000);
     let lan = [FaultConfig { delay: Duration::from_millis(50), ..FaultConfig::default() }; 2];
     let (incident, stall, marks, cookies, work) = (Incident::None, None, 0, false, vec![one]);
@@ -313,8 +314,8 @@ fn a_long_path_is_filled() {
     assert!(report.prompt_end < Duration::from_secs(5), "{:?}", report.prompt_end);
 }
 
-/// The clocks of network nodes and proxies are hours apart, drift and step. A proxy still measures the round-trip time
-/// of its clients correctly.
+/// The clocks of network nodes and proxies are hours apart, drift and step. A proxy still measures the
+/// round-trip time of its clients correctly.
 #[test]
 fn round_trip_times_do_not_depend_on_the_clocks_of_hosts() {
     let delay = Duration::from_millis(8);
@@ -340,16 +341,16 @@ fn round_trip_times_do_not_depend_on_the_clocks_of_hosts() {
             "seed {seed}: {}",
             report.counters
         );
-        // Twice 8 ms on the LAN and 0.1 ms on the SAN. A delayed acknowledgement (RFC 1122 §4.2.3.2) and a step of the
-        // proxy's own clock, at most 30 ms, may be added.
+        // Twice 8 ms on the LAN and 0.1 ms on the SAN. A delayed acknowledgement (RFC 1122 §4.2.3.2) and a
+        // step of the proxy's own clock, at most 30 ms, may be added.
         let (least, greatest) = report.srtt_us;
         assert!((16_000..=17_500).contains(&least), "seed {seed}: least {least} us");
         assert!(greatest < 60_000, "seed {seed}: greatest {greatest} us");
     }
 }
 
-/// Every worker of a network node serves clients, and connections that applications open receive their replies with any
-/// number of workers.
+/// Every worker of a network node serves clients, and connections that applications open receive their
+/// replies with any number of workers.
 #[test]
 fn applications_connect_through_network_nodes_with_several_workers() {
     for workers in 1..=4 {

@@ -1,6 +1,6 @@
-//! Messages on the whole data path under seeds: what a subscriber receives is in order, without doubles, and every gap is counted;
-//! what is pushed arrives once; nothing is left behind. `CSP_SEEDS` sets the number of seeds (default 100; 60 with handlers, which makes
-//! more than 10,000 swaps), `CSP_SEED` replays one.
+//! Messages on the whole data path under seeds: what a subscriber receives is in order, without doubles, and
+//! every gap is counted; what is pushed arrives once; nothing is left behind. `CSP_SEEDS` sets the number of
+//! seeds (default 100; 60 with handlers, which makes more than 10,000 swaps), `CSP_SEED` replays one.
 
 use std::time::Duration;
 
@@ -78,7 +78,8 @@ fn messages_arrive_once_and_in_order_or_are_counted_as_dropped() {
 /// Swaps that are tried under each seed.
 const SWAPS: usize = 240;
 
-/// Supplied handlers stamp messages of channels while their code, parameters and stages are changed, their state goes on, and nodes fail.
+/// Supplied handlers stamp messages of channels while their code, parameters and stages are changed, their
+/// state goes on, and nodes fail.
 #[test]
 fn handlers_are_swapped_while_nodes_fail_and_every_message_is_stamped_once_and_in_order() {
     let (mut all, mut swaps, mut bad) = (MessageReport::default(), SwapCounters::default(), Vec::new());
@@ -151,7 +152,8 @@ fn a_seed_replays_bit_for_bit() {
     assert_eq!(with_handlers(), with_handlers());
 }
 
-/// Returns a scenario without peers, faults and incident: one publish/subscribe channel with ample room, and one push channel.
+/// Returns a scenario without peers, faults and incident: one publish/subscribe channel with ample room, and
+/// one push channel.
 fn quiet() -> MessageScenario {
     let links = Scenario {
         lan: [FaultConfig { delay: Duration::from_micros(500), ..FaultConfig::default() }; 2],

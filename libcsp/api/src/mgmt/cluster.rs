@@ -120,7 +120,8 @@ pub struct PoolMemberView {
     pub processes: Option<u64>,
     /// Open connections over all proxies; `null` when no proxy answered.
     pub open_connections: Option<u64>,
-    /// Connections that its processes accepted, over all proxies since they know it; `null` when no proxy answered.
+    /// Connections that its processes accepted, over all proxies since they know it; `null` when no proxy
+    /// answered.
     pub connections_total: Option<u64>,
 }
 
@@ -161,7 +162,8 @@ pub struct ChannelView {
     pub port: u16,
     /// `publish` or `push`.
     pub pattern: String,
-    /// Proxy and worker at which it lives, such as `pn-1/0`; several while it moves, and none before proxies know.
+    /// Proxy and worker at which it lives, such as `pn-1/0`; several while it moves, and none before proxies
+    /// know.
     #[serde(default)]
     pub owners: Vec<Text>,
     /// Connected peers that publish or push.

@@ -155,8 +155,8 @@ pub struct TraceEventView {
     pub len: u32,
     /// The event in words.
     pub detail: Text,
-    /// Label of another flow of the same proxy that belongs to this one: the other end of a hairpin, or the connection from
-    /// or to which a service of the proxy passes requests. Absent in other events.
+    /// Label of another flow of the same proxy that belongs to this one: the other end of a hairpin, or the
+    /// connection from or to which a service of the proxy passes requests. Absent in other events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub related: Option<Text>,
 }
@@ -195,7 +195,8 @@ pub struct RecentFlowView {
     pub client: Text,
     /// Service; empty where no node knows it.
     pub service: Text,
-    /// Time of its latest event, in nanoseconds of the reporting node's CLOCK_MONOTONIC; 0 where only a flow table has it.
+    /// Time of its latest event, in nanoseconds of the reporting node's CLOCK_MONOTONIC; 0 where only a flow
+    /// table has it.
     pub t_ns: u64,
     /// Whether it ended.
     pub ended: bool,
@@ -248,7 +249,8 @@ pub struct TraceView {
     pub truncated: bool,
     /// Nodes that did not answer.
     pub unreachable: Vec<Unreachable>,
-    /// Traces of flows that belong to this one ([`TraceEventView::related`]), without those that belong to them.
+    /// Traces of flows that belong to this one ([`TraceEventView::related`]), without those that belong to
+    /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub related: Vec<TraceView>,
 }

@@ -40,7 +40,8 @@ pub struct TracedMessageView {
 /// `GET /api/v1/messages/trace?channel=&count=&topic=&timeout_s=`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageTraceView {
-    /// Messages, in the order of their arrival at each proxy; fewer than were asked for if no more came in time.
+    /// Messages, in the order of their arrival at each proxy; fewer than were asked for if no more came in
+    /// time.
     pub messages: Vec<TracedMessageView>,
     /// Proxies that did not answer.
     pub unreachable: Vec<Unreachable>,

@@ -74,8 +74,8 @@ pub enum Phase {
     Refused,
     /// Not every live node answered in time; it was never active.
     TimedOut,
-    /// It was never active, and this management node does not know why: another one published it, or this one was
-    /// started anew.
+    /// It was never active, and this management node does not know why: another one published it, or this one
+    /// was started anew.
     Abandoned,
 }
 
@@ -174,7 +174,8 @@ pub struct PolicyView {
     pub policy: serde_json::Value,
 }
 
-/// Answer to `POST /api/v1/policy?dry_run`: the policy is right by itself. Nodes were not asked, and nothing was changed.
+/// Answer to `POST /api/v1/policy?dry_run`: the policy is right by itself. Nodes were not asked, and nothing
+/// was changed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DryRunView {
     /// Always true; a wrong policy gives status 400.

@@ -100,8 +100,8 @@ pub struct Upstream {
     /// Largest window of the process in bytes; 0: [`UPSTREAM_WINDOW`]. It is smaller while memory is short.
     pub window: u32,
     /// Time at which the request fails if no process has accepted it. `None`: with excluded members after
-    /// [`NO_SERVER_GRACE`](crate::NO_SERVER_GRACE); otherwise the limits of the service's backlog apply, and a
-    /// process that was offered the connection may take as long as it wants.
+    /// [`NO_SERVER_GRACE`](crate::NO_SERVER_GRACE); otherwise the limits of the service's backlog apply, and
+    /// a process that was offered the connection may take as long as it wants.
     pub deadline: Option<Instant>,
 }
 
@@ -223,8 +223,8 @@ pub trait Ends {
     /// served again when it has.
     fn splice(&mut self, from: FlowLabel, to: FlowLabel, max: usize) -> usize;
 
-    /// Ends a connection as if serving it had returned `how`, after this call of the service. Nothing follows if it has
-    /// ended, or the service is done with it; of several ways to end it the first one counts.
+    /// Ends a connection as if serving it had returned `how`, after this call of the service. Nothing follows
+    /// if it has ended, or the service is done with it; of several ways to end it the first one counts.
     fn end(&mut self, label: FlowLabel, how: Step);
 
     /// Records that this upstream connection serves requests of this client's connection from now on.

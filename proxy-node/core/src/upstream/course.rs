@@ -257,8 +257,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
-    /// Another process has taken over an upstream connection. It does not know of the end of the stream, nor of
-    /// the room of bytes that the service has read since the former process left.
+    /// Another process has taken over an upstream connection. It does not know of the end of the stream, nor
+    /// of the room of bytes that the service has read since the former process left.
     pub(crate) fn upstream_taken_over(&mut self, label: FlowLabel) {
         self.cx.upstreams.unpark(label);
         let mut ends = ServiceEnds { cx: &mut self.cx, pump: self.pump, served: label, front: false };

@@ -218,8 +218,8 @@ fn a_connection_changes_hands() {
     w.assert_empty();
 }
 
-/// The service goes on reading while nobody owns the connection. Then the next process has the window anew, and does
-/// not wait for credit that nothing would cause any more.
+/// The service goes on reading while nobody owns the connection. Then the next process has the window anew,
+/// and does not wait for credit that nothing would cause any more.
 #[test]
 fn what_is_read_between_two_owners_is_room_for_the_second() {
     let (mut w, label) = world(1 << 16);
@@ -245,7 +245,8 @@ fn what_is_read_between_two_owners_is_room_for_the_second() {
     w.assert_empty();
 }
 
-/// Of several ways to end a client's connection the first one counts: a reset would take bytes of a closed one.
+/// Of several ways to end a client's connection the first one counts: a reset would take bytes of a closed
+/// one.
 #[test]
 fn a_client_that_was_closed_is_not_reset() {
     for at_once in [true, false] {
@@ -265,8 +266,8 @@ fn a_client_that_was_closed_is_not_reset() {
     }
 }
 
-/// A connection that is written to while others wait for its lane is served after them, although none of them sends
-/// anything.
+/// A connection that is written to while others wait for its lane is served after them, although none of them
+/// sends anything.
 #[test]
 fn a_connection_behind_others_that_send_nothing_is_served() {
     let mut w = World::script(&[A]);

@@ -153,7 +153,8 @@ fn a_request_with_exclusions_waits_for_the_others_and_holds_up_nobody() {
     assert_eq!(w.core.upstream_count(), 3);
 }
 
-/// Requests that failed while they waited take no place of others, although no process has become ready since.
+/// Requests that failed while they waited take no place of others, although no process has become ready
+/// since.
 #[test]
 fn requests_with_exclusions_that_failed_take_no_place() {
     let mut w = World::script(&[A]);

@@ -1,4 +1,5 @@
-//! What a worker's message broker has counted over all channels: handshakes, peers and messages that it refused.
+//! What a worker's message broker has counted over all channels: handshakes, peers and messages that it
+//! refused.
 
 use csp_services::{MessageBroker, Refusals, RequestCounters};
 use csp_telemetry::MetricWriter;

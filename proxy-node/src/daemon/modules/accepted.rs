@@ -1,5 +1,5 @@
-//! Whether supplied handlers process the formats that reach them in paths of single formats. The policy's checks cannot
-//! know: a module says it itself.
+//! Whether supplied handlers process the formats that reach them in paths of single formats. The policy's
+//! checks cannot know: a module says it itself.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use super::{Modules, fields};
 use crate::daemon::policy::{channel_formats, stage_outputs};
 
 impl Modules {
-    /// Adds to `wrong` the paths of single formats that workers would refuse because of what a module processes.
+    /// Adds to `wrong` the paths of single formats that workers would refuse because of what a module
+    /// processes.
     pub(super) fn check_formats(&self, planned: &Planned, wrong: &mut Vec<String>) {
         let (policy, catalogue) = (planned.policy(), planned.catalogue());
         let is_supplied =
@@ -35,8 +36,8 @@ impl Modules {
         }
     }
 
-    /// Returns why workers would refuse a path of one format; `None` also if one of its handlers cannot be made, which was
-    /// noted before.
+    /// Returns why workers would refuse a path of one format; `None` also if one of its handlers cannot be
+    /// made, which was noted before.
     fn refused(&self, policy: &Policy, plan: &PathPlan, formats: Option<&ChannelFormats>) -> Option<String> {
         let format = FormatId(u32::try_from(plan.format?).ok()? + 1);
         let handlers: Option<Vec<Box<dyn Handler>>> =

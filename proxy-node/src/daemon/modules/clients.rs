@@ -1,8 +1,8 @@
-//! Handlers that clients bring: an engine of their own, so that operators' handlers have theirs whatever clients do, the modules that
-//! run, and the thread that makes handlers of them.
+//! Handlers that clients bring: an engine of their own, so that operators' handlers have theirs whatever
+//! clients do, the modules that run, and the thread that makes handlers of them.
 //!
-//! A module is known by its SHA-256 for as long as a handler of it lives; nothing is written to the disk. Bytes that are no module of a
-//! client's may be one that an operator has brought.
+//! A module is known by its SHA-256 for as long as a handler of it lives; nothing is written to the disk.
+//! Bytes that are no module of a client's may be one that an operator has brought.
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,8 +28,8 @@ const RUNNING: Bounds = Bounds { modules_max: 128, bytes_max: 16 << 20, keep: Ke
 const PAUSE: Duration = Duration::from_millis(5);
 const TRIES: usize = 1_000;
 
-/// Most instances of clients' modules at a time: twice as many as a policy has places, because another version starts while the former
-/// one runs.
+/// Most instances of clients' modules at a time: twice as many as a policy has places, because another
+/// version starts while the former one runs.
 const INSTANCES_MAX: u32 = 128;
 
 /// What clients' modules run with.
@@ -40,8 +40,8 @@ pub(super) fn setup(limits: Limits, trial: Option<Trial>, epochs: Arc<Epochs>) -
 }
 
 impl Modules {
-    /// Makes the handler that a client has brought: checks and compiles its module, starts it, and sets its parameters. Takes up to
-    /// seconds.
+    /// Makes the handler that a client has brought: checks and compiles its module, starts it, and sets its
+    /// parameters. Takes up to seconds.
     ///
     /// # Errors
     /// What is wrong with it, and what would be right.
@@ -93,7 +93,8 @@ impl Modules {
         self.clients.compile(&hash, &bytes)
     }
 
-    /// Starts the thread that makes clients' handlers, one after the other and in the background of all workers. It ends when these do.
+    /// Starts the thread that makes clients' handlers, one after the other and in the background of all
+    /// workers. It ends when these do.
     ///
     /// # Errors
     /// Those of starting a thread.
@@ -109,7 +110,8 @@ impl Modules {
                 if !job.is_wanted() {
                     continue;
                 }
-                // A module that makes the compiler panic fails in its trial. This is for what differs here in spite of it.
+                // A module that makes the compiler panic fails in its trial. This is for what differs here in
+                // spite of it.
                 let make = || catch_unwind(AssertUnwindSafe(|| modules.make_for_client(&job)));
                 let made = without_abort(make).unwrap_or_else(|_| Err("the compiler ended".to_owned()));
                 if let Some(mailbox) = workers.get(usize::from(worker)).filter(|_| job.is_wanted()) {

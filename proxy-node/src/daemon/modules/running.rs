@@ -1,4 +1,5 @@
-//! Stages that run modules: what each has counted, for as long as its path lives, and where its memory is released.
+//! Stages that run modules: what each has counted, for as long as its path lives, and where its memory is
+//! released.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
@@ -13,10 +14,12 @@ pub(super) struct Running {
     pub channel: String,
     pub handler: String,
     pub module: String,
-    /// The client that brought the module, the channel that it asked, and the lease in seconds; `None`: the policy names the module.
+    /// The client that brought the module, the channel that it asked, and the lease in seconds; `None`: the
+    /// policy names the module.
     brought: Option<(String, String, u64)>,
     report: Arc<Report>,
-    /// Nobody holds it once the stage is over. `None`: the report has another holder as long as there is a stage.
+    /// Nobody holds it once the stage is over. `None`: the report has another holder as long as there is a
+    /// stage.
     alive: Option<Weak<()>>,
     /// Stops that were logged.
     logged: u64,
@@ -90,8 +93,8 @@ impl Running {
     }
 }
 
-/// A supplied handler in a worker. Its memory is released by the thread that receives what is sent to `over`: that takes tens of
-/// microseconds, which the worker does not wait for.
+/// A supplied handler in a worker. Its memory is released by the thread that receives what is sent to `over`:
+/// that takes tens of microseconds, which the worker does not wait for.
 #[derive(Debug)]
 pub(super) struct Placed {
     /// `None` only while it is dropped.

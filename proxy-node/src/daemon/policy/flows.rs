@@ -22,7 +22,8 @@ const POINT_EVERY: u32 = 16;
 /// Messages of all flows that wait at a worker.
 const ITEMS_MAX: u32 = 65_536;
 
-/// What the control thread keeps of flows from generation to generation: a flow that keeps its name keeps its number.
+/// What the control thread keeps of flows from generation to generation: a flow that keeps its name keeps its
+/// number.
 #[derive(Debug)]
 pub struct Known {
     node: Option<NodeId>,
@@ -86,8 +87,8 @@ pub fn check(planned: &Planned, node: &NodeId, costs: &Costs) -> Result<(), Stri
     plan(Arc::new(table), policy, link, (Some(node), costs)).map(drop)
 }
 
-/// Returns what workers need of a policy's flows; `None` if it has no link. A policy whose promises cannot be kept was not acknowledged; if it is
-/// in force nevertheless, the former flows are.
+/// Returns what workers need of a policy's flows; `None` if it has no link. A policy whose promises cannot be
+/// kept was not acknowledged; if it is in force nevertheless, the former flows are.
 pub fn translate(policy: &Policy, catalogue: &Catalogue, numbers: &mut Numbers) -> Option<FlowsConfig> {
     let Some(link) = &policy.link else {
         numbers.flows.last = None;
@@ -149,7 +150,8 @@ fn plan(
         let flow =
             policy.information_flows.iter().find(|flow| flow.name == name).filter(|flow| flow.cost_us > 0);
         let stated = flow.map(|flow| Duration::from_micros(flow.cost_us.into()));
-        // A context has its part of the worker: what takes the worker this long takes a context so much longer.
+        // A context has its part of the worker: what takes the worker this long takes a context so much
+        // longer.
         let item =
             stated.or_else(|| costs.of(name))? * (u32::from(contexts) * 100) / u32::from(percent.max(1));
         Some(Cost { item, ..Cost::default() })

@@ -5,8 +5,8 @@ use csp_policy::{Channel, ChannelPort, Clients, Framing, Headers, LengthHeader, 
 use csp_services::{Header, PrefixedPort, StreamSpec};
 use csp_zmtp::{Description, Prefix, Width};
 
-/// Returns the ports whose peers send and receive length-prefixed messages. `derived`: they only receive, because
-/// nobody publishes to the channel.
+/// Returns the ports whose peers send and receive length-prefixed messages. `derived`: they only receive,
+/// because nobody publishes to the channel.
 pub(super) fn prefixed_ports(channel: &Channel, derived: bool) -> Vec<PrefixedPort> {
     let port = |port: ChannelPort| {
         let header = match port.header {
@@ -34,8 +34,8 @@ pub(super) fn stream(channel: &Channel, number: u32) -> StreamSpec {
     StreamSpec { number, name: channel.name.clone(), ports }
 }
 
-/// Returns the header of a port's messages; `None` with ZMTP. The longest message is as long as the channel permits, with the header
-/// where it is a part of the message.
+/// Returns the header of a port's messages; `None` with ZMTP. The longest message is as long as the channel
+/// permits, with the header where it is a part of the message.
 fn prefix(channel: &Channel, port: &ChannelPort) -> Option<Prefix> {
     let most = (channel.message_kib as usize) << 10;
     let extra = if port.header == Headers::Strip { port.header_len()? } else { 0 };

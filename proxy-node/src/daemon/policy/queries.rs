@@ -26,8 +26,8 @@ const TRANSLATE: &str = "translate";
 /// Name of the operator that writes rows as JSON.
 const PRINT: &str = "to-json";
 
-/// Returns the formats of a channel, which the catalogue knows as `known`; `None` if it has none. `seed` determines the
-/// hashes of keys in its operators.
+/// Returns the formats of a channel, which the catalogue knows as `known`; `None` if it has none. `seed`
+/// determines the hashes of keys in its operators.
 pub(in crate::daemon) fn formats(
     policy: &Policy,
     channel: &Channel,
@@ -57,8 +57,8 @@ pub(in crate::daemon) fn formats(
     Some(ChannelFormats::new(&key, set).with_texts(texts))
 }
 
-/// Returns the formats of a channel that outputs of another one's paths lead to: they have the ids that they have
-/// there.
+/// Returns the formats of a channel that outputs of another one's paths lead to: they have the ids that they
+/// have there.
 pub(super) fn derived_formats(
     policy: &Policy,
     source: &Channel,
@@ -129,8 +129,8 @@ fn channel_path(of: &PathSource<'_>, plan: &PathPlan, outlets: Vec<u32>) -> Chan
     ChannelPath { format, entry, passes_faults, outlets, ..ChannelPath::new(number, stages) }
 }
 
-/// Returns where the outputs of a stage lead. A handler with several has as many as there can be: those that the
-/// policy does not name get nothing.
+/// Returns where the outputs of a stage lead. A handler with several has as many as there can be: those that
+/// the policy does not name get nothing.
 pub(in crate::daemon) fn outputs(planned: &PlannedStage) -> Vec<Targets> {
     let target = |output: &csp_planner::PlannedOutput| match output.to {
         Destination::Stage(at) => Targets::stage(at),

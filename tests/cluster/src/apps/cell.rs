@@ -1,4 +1,5 @@
-//! The result of one load of a crowd: wrk's counts through CSP and on kernel TCP, and what the proxy counted meanwhile.
+//! The result of one load of a crowd: wrk's counts through CSP and on kernel TCP, and what the proxy counted
+//! meanwhile.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -179,8 +180,8 @@ pub const fn word(san: San) -> &'static str {
 }
 
 impl Cell {
-    /// Returns whether more requests failed through the whole path than on kernel TCP. If requests fail there too,
-    /// their number differs from run to run.
+    /// Returns whether more requests failed through the whole path than on kernel TCP. If requests fail there
+    /// too, their number differs from run to run.
     pub fn worse(&self) -> bool {
         self.csp.failures() > self.kernel.failures() && self.csp.share() > SPREAD * self.kernel.share()
     }

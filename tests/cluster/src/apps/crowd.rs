@@ -1,8 +1,8 @@
-//! Many connections at once: each HTTP program serves 64, 256 and 1,000 connections behind the whole path, over three
-//! SANs, and on kernel TCP with the same configuration.
+//! Many connections at once: each HTTP program serves 64, 256 and 1,000 connections behind the whole path,
+//! over three SANs, and on kernel TCP with the same configuration.
 //!
-//! Each load runs for a fixed time, first on one, then on the other. A row fails if CSP has more failures than the
-//! kernel.
+//! Each load runs for a fixed time, first on one, then on the other. A row fails if CSP has more failures
+//! than the kernel.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -190,8 +190,8 @@ fn node(hosts: &Hosts, dir: &str) -> Result<(&'static str, Vec<String>)> {
 
 fn java(hosts: &Hosts, dir: &str) -> Result<(&'static str, Vec<String>)> {
     let text = include_str!("../../apps/FileServer.java");
-    // Java's HttpServer closes kept connections beyond 200, even with a request in transit. It sends a response in two
-    // parts, and on kernel TCP the second one waits for a delayed acknowledgement.
+    // Java's HttpServer closes kept connections beyond 200, even with a request in transit. It sends a
+    // response in two parts, and on kernel TCP the second one waits for a delayed acknowledgement.
     let properties =
         ["-Xmx512m", "-Dsun.net.httpserver.maxIdleConnections=8192", "-Dsun.net.httpserver.nodelay=true"];
     let mut arguments: Vec<String> = properties.map(str::to_owned).into();
@@ -204,8 +204,8 @@ fn written(hosts: &Hosts, dir: &str, name: &str, text: &str) -> Result<String> {
     hosts.write(&path.to_string_lossy(), text)
 }
 
-/// Raises the soft limit of descriptors to the hard one, for programs started afterwards. Dropping restores the soft
-/// limit.
+/// Raises the soft limit of descriptors to the hard one, for programs started afterwards. Dropping restores
+/// the soft limit.
 struct Descriptors(Rlimit);
 
 impl Descriptors {
@@ -235,8 +235,8 @@ fn folder(hosts: &Hosts, name: &str) -> Result<String> {
 
 fn drive(stage: &mut Stage, prepare: Prepare, loads: &[Load]) -> Result<String> {
     let _raised = Descriptors::raise()?;
-    // A client needs a port for each connection; ports of connections that it closed first are free again after a
-    // second.
+    // A client needs a port for each connection; ports of connections that it closed first are free again
+    // after a second.
     let ports =
         "echo 1024 65535 > /proc/sys/net/ipv4/ip_local_port_range; echo 1 > /proc/sys/net/ipv4/tcp_tw_reuse";
     stage.hosts.client_shell(ports)?;

@@ -1,5 +1,5 @@
-//! dnsmasq, which answers by TCP only if its connection's local address is one of its host: the VIP is on `lo`, as
-//! described in docs/operations.md. Bound once to all addresses, once to the VIP alone.
+//! dnsmasq, which answers by TCP only if its connection's local address is one of its host: the VIP is on
+//! `lo`, as described in docs/operations.md. Bound once to all addresses, once to the VIP alone.
 
 use std::time::Duration;
 

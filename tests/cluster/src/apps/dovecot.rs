@@ -1,6 +1,6 @@
-//! Dovecot: its login process inherits the master's listener over fork, dup2 and exec, with an environment of its own,
-//! changes its user and its root directory. A session continues in a further process, which receives the connection
-//! over a Unix socket.
+//! Dovecot: its login process inherits the master's listener over fork, dup2 and exec, with an environment of
+//! its own, changes its user and its root directory. A session continues in a further process, which receives
+//! the connection over a Unix socket.
 
 use std::fs;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! nginx over a long time, and with failures: a million connections; SIGKILL for workers, agent and proxy under load.
+//! nginx over a long time, and with failures: a million connections; SIGKILL for workers, agent and proxy
+//! under load.
 
 use std::fs;
 use std::time::Duration;
@@ -152,7 +153,8 @@ fn kills(stage: &mut Stage) -> Result<String> {
     ))
 }
 
-/// Kills a worker, the agent and the proxy in turn; after each, the remaining processes must serve every file.
+/// Kills a worker, the agent and the proxy in turn; after each, the remaining processes must serve every
+/// file.
 fn kill_each(stage: &mut Stage, master: u32, workers: usize) -> Result<()> {
     let victim = *children(master, "nginx").first().context("a worker")?;
     stage.hosts.app("kill", &["-s", "KILL", &victim.to_string()])?;

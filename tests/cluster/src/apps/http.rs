@@ -59,8 +59,8 @@ pub fn upload(hosts: &Hosts, path: &str) -> Result<()> {
 /// Number of uploads that [`refused`] sends.
 const REFUSALS: u32 = 30;
 
-/// Sends uploads that the server refuses with `status` before it has read them. Every answer must arrive whole, though the
-/// server closes its connections with unread bytes. Returns the figures.
+/// Sends uploads that the server refuses with `status` before it has read them. Every answer must arrive
+/// whole, though the server closes its connections with unread bytes. Returns the figures.
 pub fn refused(hosts: &Hosts, path: &str, status: u16) -> Result<String> {
     let (port, status, count) = (PORT.to_string(), status.to_string(), REFUSALS.to_string());
     let script = include_str!("../../apps/refused_client.py");
@@ -72,7 +72,8 @@ pub fn refused(hosts: &Hosts, path: &str, status: u16) -> Result<String> {
     Ok(reported.trim().to_owned())
 }
 
-/// Runs wrk on the 1 KiB file; returns the answered requests. Fails if more than `errors_max` connections failed.
+/// Runs wrk on the 1 KiB file; returns the answered requests. Fails if more than `errors_max` connections
+/// failed.
 pub fn wrk(hosts: &Hosts, how_long: Duration, errors_max: u32) -> Result<u64> {
     let (connections, seconds) = (format!("-c{CONNECTIONS}"), format!("-d{}s", how_long.as_secs()));
     wrk_with(hosts, &[&connections, &seconds], "1KiB", errors_max)
@@ -94,8 +95,8 @@ pub fn wrk_with(hosts: &Hosts, arguments: &[&str], path: &str, errors_max: u32) 
     line.split_whitespace().next().and_then(|word| word.parse().ok()).context("wrk reports no number")
 }
 
-/// Runs a client that compares every response. A kept connection may be closed, as HTTP permits; any other failure
-/// counts.
+/// Runs a client that compares every response. A kept connection may be closed, as HTTP permits; any other
+/// failure counts.
 pub fn checked(hosts: &Hosts, how_long: Duration) -> Result<String> {
     let wanted = Digest::of_file(hosts.path("www/64KiB").as_ref())?;
     let (port, seconds) = (PORT.to_string(), how_long.as_secs().to_string());

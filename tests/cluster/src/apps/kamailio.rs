@@ -1,4 +1,5 @@
-//! Kamailio, SIP over TCP: one process accepts, and passes connections to its workers and back through Unix sockets.
+//! Kamailio, SIP over TCP: one process accepts, and passes connections to its workers and back through Unix
+//! sockets.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! puma: a Ruby server with two forked workers of four threads, and a reactor thread that waits for slow requests.
+//! puma: a Ruby server with two forked workers of four threads, and a reactor thread that waits for slow
+//! requests.
 
 use std::time::Duration;
 

@@ -81,8 +81,8 @@ fn gunicorn(stage: &mut Stage) -> Result<String> {
     Ok(format!("{figures}; {refused}; {}", one_busy(stage)?))
 }
 
-/// One worker is busy for seconds, and the other answers other requests meanwhile: a busy process must not delay
-/// others.
+/// One worker is busy for seconds, and the other answers other requests meanwhile: a busy process must not
+/// delay others.
 fn one_busy(stage: &mut Stage) -> Result<String> {
     let clients = stage.hosts.clone();
     let url = |path: &str| format!("http://{VIP}:{}/{path}", http::PORT);

@@ -1,4 +1,5 @@
-//! redis: every command of its benchmark, a snapshot under load, and replication from a master outside of the cluster.
+//! redis: every command of its benchmark, a snapshot under load, and replication from a master outside of the
+//! cluster.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! git's daemon, and svnserve: the first gives each connection to a program that it executes as standard input and output,
-//! the second forks.
+//! git's daemon, and svnserve: the first gives each connection to a program that it executes as standard
+//! input and output, the second forks.
 
 use std::time::Duration;
 

@@ -48,7 +48,8 @@ fn drive(stage: &mut Stage) -> Result<String> {
     let conf = stage.hosts.write("smb.conf", &conf)?;
     stage.start("samba", "/usr/sbin/smbd", &["-F", "--no-process-group", "-s", &conf])?;
     let (share, file) = (format!("//{VIP}/share"), stage.hosts.path("www/16MiB"));
-    // smbd listens for IPv6 first; between its two calls of `listen` a client of IPv4 is reset, as by a kernel.
+    // smbd listens for IPv6 first; between its two calls of `listen` a client of IPv4 is reset, as by a
+    // kernel.
     let port = PORT.to_string();
     let client = ["-N", "-s", &conf, "-p", &port, &share, "-c"];
     stage.wait("an answer of smbd", |hosts| {

@@ -1,4 +1,5 @@
-//! The stage of a row: a cluster with the row's services, programs on its hosts, clients with the row's time limit.
+//! The stage of a row: a cluster with the row's services, programs on its hosts, clients with the row's time
+//! limit.
 
 use std::fs;
 use std::path::PathBuf;
@@ -164,7 +165,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Adds the VIP to the app host as described in docs/operations.md: on `lo`, and not announced on other interfaces.
+    /// Adds the VIP to the app host as described in docs/operations.md: on `lo`, and not announced on other
+    /// interfaces.
     pub fn vip_on_lo(&self) -> Result<()> {
         self.cluster.vip_on_lo(Tier::AppNode)
     }

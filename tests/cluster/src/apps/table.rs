@@ -40,8 +40,8 @@ impl Verdict {
         }
     }
 
-    /// Returns the verdict on a row of several runs, each with its name: the worst one, with the texts of the runs that
-    /// had it.
+    /// Returns the verdict on a row of several runs, each with its name: the worst one, with the texts of the
+    /// runs that had it.
     pub fn joined(runs: &[(&str, Verdict)]) -> Verdict {
         let rank = |verdict: &Verdict| match verdict {
             Verdict::Works(_) => 0,

@@ -1,4 +1,5 @@
-//! uvicorn with two workers: the parent binds a socket and does not listen; spawned processes inherit and listen on it.
+//! uvicorn with two workers: the parent binds a socket and does not listen; spawned processes inherit and
+//! listen on it.
 
 use std::time::Duration;
 

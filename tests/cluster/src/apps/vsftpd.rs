@@ -26,8 +26,8 @@ pub const ROWS: [Row; 1] = [Row {
     run: drive,
 }];
 
-/// vsftpd creates sessions by a raw clone in namespaces of their own, except the network's: the agent is reached by a
-/// path.
+/// vsftpd creates sessions by a raw clone in namespaces of their own, except the network's: the agent is
+/// reached by a path.
 fn config(dir: &str) -> String {
     format!(
         "listen=YES\nlisten_port={PORT}\nbackground=NO\nisolate_network=NO\nanonymous_enable=YES\nlocal_enable=NO\nanon_root={dir}/ftp\n\

@@ -121,8 +121,8 @@ fn reasons(kernel: &BTreeMap<(String, String), String>, kind: &str) -> String {
     if found.is_empty() { "reason not seen".to_owned() } else { found.join(", ") }
 }
 
-/// Checks once. If the agent does not answer, that is an error only if `must` is set: the row may have killed it just
-/// now.
+/// Checks once. If the agent does not answer, that is an error only if `must` is set: the row may have killed
+/// it just now.
 fn look(hosts: &[Host; 2], scratch: &Path, ports: &[u16], looks: &mut Looks, must: bool) -> Result<()> {
     for host in hosts {
         if looks.kernel_tcp.is_none() {

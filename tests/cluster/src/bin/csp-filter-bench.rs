@@ -6,9 +6,9 @@ use clap::Parser;
 use csp_cluster::filter_bench::{self, Plan, Report};
 use csp_cluster::{Cluster, Options, San, testing};
 
-/// Measures the processor time per request of the server's own process: nginx with the socket filter through the four
-/// daemons and the same nginx on kernel TCP; redis left to the kernel by the filter and redis without the filter. Needs
-/// root, nginx, wrk and redis.
+/// Measures the processor time per request of the server's own process: nginx with the socket filter through
+/// the four daemons and the same nginx on kernel TCP; redis left to the kernel by the filter and redis
+/// without the filter. Needs root, nginx, wrk and redis.
 #[derive(Parser)]
 #[command(
     name = "csp-filter-bench",

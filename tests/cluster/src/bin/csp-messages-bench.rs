@@ -6,8 +6,9 @@ use clap::Parser;
 use csp_cluster::messages_bench::{self, Neighbours, Plan, Report, Row, Sample, Swaps};
 use csp_cluster::testing;
 
-/// Measures ZeroMQ messages from publishers to subscribers through network node and proxy node, and through zmq_proxy on the proxy's
-/// host, with the same clients. Needs root, gcc, libzmq3-dev and an otherwise idle machine.
+/// Measures ZeroMQ messages from publishers to subscribers through network node and proxy node, and through
+/// zmq_proxy on the proxy's host, with the same clients. Needs root, gcc, libzmq3-dev and an otherwise idle
+/// machine.
 #[derive(Parser)]
 #[command(
     name = "csp-messages-bench",

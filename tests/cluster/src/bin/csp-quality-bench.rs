@@ -8,7 +8,8 @@ use clap::Parser;
 use csp_cluster::quality_bench::{self, Adaptation, FIGURES, Plan, Report, Row};
 use csp_cluster::testing;
 
-/// Measures three flows that share a link through network node and proxy node under the paper's schemes. Needs root and python3-zmq.
+/// Measures three flows that share a link through network node and proxy node under the paper's schemes.
+/// Needs root and python3-zmq.
 #[derive(Parser)]
 #[command(
     name = "csp-quality-bench",

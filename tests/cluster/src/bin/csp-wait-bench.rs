@@ -6,9 +6,9 @@ use clap::{Parser, Subcommand};
 use csp_cluster::testing;
 use csp_cluster::wait_bench::{self, COLUMNS, Plan, Row};
 
-/// Measures nginx through the daemons under several settings of `spin_us` (the daemons') and `CSP_SPIN_US` (nginx's),
-/// and nginx on kernel TCP. Processor time is that of network node, proxy node and agent together. Needs root, nginx
-/// and wrk, and an otherwise idle machine.
+/// Measures nginx through the daemons under several settings of `spin_us` (the daemons') and `CSP_SPIN_US`
+/// (nginx's), and nginx on kernel TCP. Processor time is that of network node, proxy node and agent together.
+/// Needs root, nginx and wrk, and an otherwise idle machine.
 #[derive(Parser)]
 #[command(
     name = "csp-wait-bench",

@@ -1,12 +1,14 @@
-//! A byte service beside a channel that is as busy as its publisher can make it: the latency of nginx's answers.
+//! A byte service beside a channel that is as busy as its publisher can make it: the latency of nginx's
+//! answers.
 //!
 //! ```text
 //!            ┌─ wrk ── nginx's service ──┐
 //!  client ───┤                           ├── one proxy worker
 //!            └─ pushers ── channel ──────┘
 //! ```
-//! The machine is small, so that clients of messages take processor time from everything. The same clients therefore also drive
-//! libzmq's streamer, past the worker: what wrk loses to that is the machine's, the rest is the worker's.
+//! The machine is small, so that clients of messages take processor time from everything. The same clients
+//! therefore also drive libzmq's streamer, past the worker: what wrk loses to that is the machine's, the rest
+//! is the worker's.
 
 use std::fs;
 use std::thread;

@@ -1,5 +1,5 @@
-//! How long messages wait while the policy replaces the supplied handler through which they go: two modules take turns, each writes its
-//! version into the messages' last byte.
+//! How long messages wait while the policy replaces the supplied handler through which they go: two modules
+//! take turns, each writes its version into the messages' last byte.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
@@ -20,9 +20,11 @@ const INTERVAL_US: u32 = 200;
 pub struct Swaps {
     /// Replacements.
     pub count: u32,
-    /// Between the last message of one version and the first of the next: median and longest. Messages are sent every 200 us.
+    /// Between the last message of one version and the first of the next: median and longest. Messages are
+    /// sent every 200 us.
     pub gap_us: [f64; 2],
-    /// The longest time from send to receive among 64 messages before and 64 after a replacement: median and longest.
+    /// The longest time from send to receive among 64 messages before and 64 after a replacement: median and
+    /// longest.
     pub longest_us: [f64; 2],
     /// Median time from send to receive of all messages.
     pub p50_us: f64,

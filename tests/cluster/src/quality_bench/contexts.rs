@@ -29,7 +29,8 @@ struct Kind {
 /// A module that works for a while and emits the message, or its first bytes.
 fn module(kind: &Kind) -> String {
     let rounds = kind.rounds;
-    // The declaration: its length, one output, the longest message that the module makes; no timer, buffer or state.
+    // The declaration: its length, one output, the longest message that the module makes; no timer, buffer or
+    // state.
     let made = kind.leaves.unwrap_or(0).to_le_bytes();
     let declared = [40, 0, 0, 0, 1, 0, 0, 0].into_iter().chain(made).chain([0; 28]);
     let declaration: String = declared.map(|byte: u8| format!("\\{byte:02x}")).collect();
@@ -135,8 +136,9 @@ fn scarce(cluster: &Cluster, plan: &Plan, progress: &impl Fn(&str)) -> Result<Ve
     Ok(rows)
 }
 
-/// Three kinds of data items, equally frequent: A is standardised to 100 B at great cost, B becomes 300 B and has the highest priority, C passes with
-/// little change. A quarter of the other figures' rates, since messages are short.
+/// Three kinds of data items, equally frequent: A is standardised to 100 B at great cost, B becomes 300 B and
+/// has the highest priority, C passes with little change. A quarter of the other figures' rates, since
+/// messages are short.
 fn airline(cluster: &Cluster, plan: &Plan, progress: &impl Fn(&str)) -> Result<Vec<Row>> {
     const SIZE: u32 = 600;
     progress("Fig. 12, PAR");

@@ -1,4 +1,5 @@
-//! Consistency: how soon a change of the flows' configuration is in force at every worker, while messages fill the link.
+//! Consistency: how soon a change of the flows' configuration is in force at every worker, while messages
+//! fill the link.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! The kernel's HTB beside the flows: a veth of the same capacity with the same shares for three senders of datagrams.
+//! The kernel's HTB beside the flows: a veth of the same capacity with the same shares for three senders of
+//! datagrams.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +20,8 @@ const HEADERS: u32 = 42;
 const CASES: [(&str, [f64; 3], [f64; 3]); 2] = [
     // B comes first beyond the shares, as under PAR.
     ("HTB, B first", [330.0; 3], [85.0, 330.0, 85.0]),
-    // Nobody comes first: what is left is divided as the shares are, which is weighted fair sharing, 1 : 4 : 1.
+    // Nobody comes first: what is left is divided as the shares are, which is weighted fair sharing, 1 : 4
+    // : 1.
     ("HTB, fair", [500.0; 3], [PAPER / 6.0, PAPER * 4.0 / 6.0, PAPER / 6.0]),
 ];
 const SHARES: [f64; 3] = [50.0, 200.0, 50.0];

@@ -1,5 +1,6 @@
-//! Fig. 2: all flows share what is before their queues, as the paper's shared a receive ring. Here that is one publisher's connection: a message that
-//! finds its flow's queue full holds the connection, with what follows whatever its flow.
+//! Fig. 2: all flows share what is before their queues, as the paper's shared a receive ring. Here that is
+//! one publisher's connection: a message that finds its flow's queue full holds the connection, with what
+//! follows whatever its flow.
 
 use std::fmt::Write as _;
 

@@ -1,11 +1,13 @@
-//! Web traffic beside messages at one link: wrk's latencies while a bulk flow has more to send than the link takes.
+//! Web traffic beside messages at one link: wrk's latencies while a bulk flow has more to send than the link
+//! takes.
 //!
 //! ```text
 //!  [wrk] ⇄ nginx's service ─┐
 //!                           ├─ one proxy worker: flows, link ─▶ clients
 //!  [bulk] ─▶ channel ───────┘
 //! ```
-//! wrk drives nginx in two ways: at a fixed pace, far below its reservation, where latency counts; and as fast as responses come, where rate counts.
+//! wrk drives nginx in two ways: at a fixed pace, far below its reservation, where latency counts; and as
+//! fast as responses come, where rate counts.
 
 use std::fmt::Write as _;
 use std::fs;

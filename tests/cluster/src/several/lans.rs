@@ -7,7 +7,8 @@ use crate::configs::VIP;
 pub enum Lans {
     /// Each network node is alone on its LAN with one of the clients, and owns all addresses.
     Apart,
-    /// Both are on one LAN with both clients. Each owns four addresses: the first those of the first client, and so on.
+    /// Both are on one LAN with both clients. Each owns four addresses: the first those of the first client,
+    /// and so on.
     Shared,
 }
 

@@ -1,6 +1,6 @@
-//! A client whose IPv6 packets are fragmented. Linux never fragments its own TCP there, so that a program does: it has the packets of the
-//! client's kernel by a TUN device, and puts them on the LAN as a host behind a link with a small MTU sends them. Answers reach the kernel as
-//! they are.
+//! A client whose IPv6 packets are fragmented. Linux never fragments its own TCP there, so that a program
+//! does: it has the packets of the client's kernel by a TUN device, and puts them on the LAN as a host behind
+//! a link with a small MTU sends them. Answers reach the kernel as they are.
 
 use std::fs;
 
@@ -12,8 +12,9 @@ const CLIENT: &str = "2001:db8:76:1::1/128";
 const PORT: &str = "8087";
 pub const URL: &str = "http://[2001:db8:76::100]:8087/";
 
-/// Sends packets to an address in fragments: ADDRESS MAC. Some are in inverse order. Those of connections from ports above 20003 name another
-/// protocol in all fragments but the first, whose next header is the one that counts (RFC 8200 §4.5).
+/// Sends packets to an address in fragments: ADDRESS MAC. Some are in inverse order. Those of connections
+/// from ports above 20003 name another protocol in all fragments but the first, whose next header is the one
+/// that counts (RFC 8200 §4.5).
 const CUTTER: &str = r#"
 import fcntl, os, socket, struct, sys
 LEN = 544
@@ -45,7 +46,8 @@ while True:
         lan.send(fragment)
 "#;
 
-/// Serves the upload application over IPv6, and has the client's packets to it fragmented while the process lives.
+/// Serves the upload application over IPv6, and has the client's packets to it fragmented while the process
+/// lives.
 pub fn fragment(cluster: &mut Cluster) -> Process {
     let script = cluster.scratch().join("upload.py");
     cluster.run_accelerated("upload6", "/usr/bin/python3", &[&script.to_string_lossy(), "::", PORT]).unwrap();

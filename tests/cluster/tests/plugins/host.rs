@@ -38,7 +38,8 @@ pub fn wait_running(cluster: &Cluster, running: bool) {
         .unwrap_or_else(|error| panic!("{error}\n{}", cluster.all_logs()));
 }
 
-/// Steps of the test in which requests run all the time: plug-ins move, operations reach them, the host stops and returns.
+/// Steps of the test in which requests run all the time: plug-ins move, operations reach them, the host stops
+/// and returns.
 pub fn moves(cluster: &Cluster) {
     let (code, text) = refused(cluster, "plugin move blocked 3 --context h9");
     assert!(code == 65 && text.contains("\"h9\" is not among the policy's plugin_hosts"), "{code} {text}");

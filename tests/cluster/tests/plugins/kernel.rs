@@ -1,5 +1,6 @@
-//! The host's own services behind an AF_XDP port: they get what the plug-ins of levels 2 and 3 let pass, by TCP and UDP, and nothing that they
-//! drop; what no rule matches reaches them directly. The host as a router, too.
+//! The host's own services behind an AF_XDP port: they get what the plug-ins of levels 2 and 3 let pass, by
+//! TCP and UDP, and nothing that they drop; what no rule matches reaches them directly. The host as a router,
+//! too.
 
 use std::fs;
 use std::time::Duration;
@@ -14,7 +15,8 @@ const HOST: [&str; 2] = ["10.76.0.2", "2001:db8:76::2"];
 /// Beyond it, in the SAN: the proxy's host.
 const BEYOND: &str = "10.77.0.2";
 
-/// Answers on port 8001, by UDP with the codepoint and the length of each datagram, by TCP with the length of what it has received.
+/// Answers on port 8001, by UDP with the codepoint and the length of each datagram, by TCP with the length of
+/// what it has received.
 const SERVER: &str = r#"
 import socket, threading
 def udp(s):

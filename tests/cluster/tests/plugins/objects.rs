@@ -1,5 +1,5 @@
-//! Supplied eBPF objects: one is refused with the verifier's log, one blocks a client in the driver, gets other parameters, outlives the daemon,
-//! and is removed.
+//! Supplied eBPF objects: one is refused with the verifier's log, one blocks a client in the driver, gets
+//! other parameters, outlives the daemon, and is removed.
 
 use std::path::Path;
 

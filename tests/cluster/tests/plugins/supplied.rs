@@ -1,5 +1,5 @@
-//! Supplied plug-ins: a module is installed, blocks a client, is replaced by one that never ends and is stopped, and is removed; others
-//! are served meanwhile.
+//! Supplied plug-ins: a module is installed, blocks a client, is replaced by one that never ends and is
+//! stopped, and is removed; others are served meanwhile.
 
 use csp_cluster::testing::SERVING_DEADLINE;
 use csp_cluster::{Cluster, wait_until};

@@ -47,8 +47,8 @@ pub(crate) fn value(text: &str) -> Value {
     }
 }
 
-/// Normalises a name to lower case without underscores and hyphens: `FIN-WAIT-1`, `fin_wait_1` and `FinWait1` are
-/// equal.
+/// Normalises a name to lower case without underscores and hyphens: `FIN-WAIT-1`, `fin_wait_1` and `FinWait1`
+/// are equal.
 pub(crate) fn word(text: &str) -> String {
     text.chars().filter(|c| c.is_ascii_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect()
 }

@@ -5,8 +5,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::address::Address;
 use crate::end::Waiting;
 
-/// Measures the latency, bandwidth and processor time of messages between two processes: over the SAN's providers, and
-/// over the kernel's sockets for comparison.
+/// Measures the latency, bandwidth and processor time of messages between two processes: over the SAN's
+/// providers, and over the kernel's sockets for comparison.
 #[derive(Parser)]
 #[command(
     name = "csp-perf",

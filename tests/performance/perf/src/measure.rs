@@ -7,7 +7,8 @@ use crate::end::{End, MESSAGE_LEN_MAX, Request, Waiting};
 use crate::report::Point;
 use crate::usage::{now, processor_time};
 
-/// Transactions between two readings of the clock, if one takes less than [`SHORT_NS`]: a reading takes some 25 ns.
+/// Transactions between two readings of the clock, if one takes less than [`SHORT_NS`]: a reading takes some
+/// 25 ns.
 const BATCH: u64 = 10;
 const SHORT_NS: u64 = 10_000;
 

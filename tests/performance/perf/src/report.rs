@@ -123,7 +123,8 @@ impl Point {
         serde_json::to_value(self.record(transport))
     }
 
-    /// Returns the point as a line of the table that [`header`] starts. `first`: the same point of the first transport.
+    /// Returns the point as a line of the table that [`header`] starts. `first`: the same point of the first
+    /// transport.
     pub fn line(&self, transport: &str, first: Option<&Point>) -> String {
         let ratio = |of: fn(&Point) -> f64| match first {
             Some(first) => format!("{:>8.2}", of(self) / of(first)),

@@ -44,7 +44,8 @@ pub fn run(addresses: &[Address], plan: &Plan) -> Result<()> {
                     client.set_waiting(waiting)?;
                     let point = measure(client, test, size, plan).with_context(|| address.to_string())?;
                     if addresses.len() > 1 {
-                        // A polling server that is not being measured would take processor time from the measured one.
+                        // A polling server that is not being measured would take processor time from the
+                        // measured one.
                         client.set_waiting(Waiting::Block)?;
                     }
                     match plan.output {

@@ -34,8 +34,8 @@ fn accept(listener: Listener) -> Result<Box<dyn End>> {
     })
 }
 
-/// Serves one peer after the other at each address, `count` peers each (without a limit if `None`). Prints a line on
-/// standard output when all addresses listen.
+/// Serves one peer after the other at each address, `count` peers each (without a limit if `None`). Prints a
+/// line on standard output when all addresses listen.
 pub fn serve(addresses: &[Address], count: Option<u32>) -> Result<()> {
     let listeners: Vec<_> = addresses.iter().map(listen).collect::<Result<_>>()?;
     println!("ready");

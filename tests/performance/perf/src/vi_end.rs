@@ -24,7 +24,8 @@ pub struct ViEnd {
     waiting: Waiting,
     set: WaitSet,
     generation: Option<u64>,
-    /// Whether to rest between two polls: a poll of shared memory takes a few instructions, that of a library many.
+    /// Whether to rest between two polls: a poll of shared memory takes a few instructions, that of a library
+    /// many.
     rests: bool,
 }
 

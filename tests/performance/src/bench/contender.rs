@@ -128,7 +128,8 @@ impl Running {
     }
 }
 
-/// Starts the daemons and every contender, and waits until all answer. Uploads go to the folder that is returned, too.
+/// Starts the daemons and every contender, and waits until all answer. Uploads go to the folder that is
+/// returned, too.
 ///
 /// # Errors
 /// Something does not start or answer.

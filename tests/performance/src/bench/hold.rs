@@ -6,7 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// Opens so many connections, has each answered once, creates `ready`, and holds them until standard input ends or has a line.
+/// Opens so many connections, has each answered once, creates `ready`, and holds them until standard input
+/// ends or has a line.
 ///
 /// # Errors
 /// A connection cannot be opened or is not answered, or one of them has ended meanwhile.

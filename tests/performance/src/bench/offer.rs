@@ -1,7 +1,7 @@
 //! An open loop: requests at a fixed rate on kept connections, whether or not earlier ones were answered.
 //!
-//! A request's latency is counted from when it was due, not from when a connection was free for it: a server that stands
-//! still for a moment has that moment in its percentiles (wrk, which waits, has not).
+//! A request's latency is counted from when it was due, not from when a connection was free for it: a server
+//! that stands still for a moment has that moment in its percentiles (wrk, which waits, has not).
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read as _, Write as _};

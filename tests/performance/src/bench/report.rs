@@ -17,8 +17,8 @@ pub struct Sample {
     pub requests_per_second: f64,
     /// Latency of 50, 90 and 99 % of them, in microseconds.
     pub latency_us: [f64; 3],
-    /// Processor time a request by tier, user and system, in microseconds. What the kernel does in interrupts is
-    /// nobody's.
+    /// Processor time a request by tier, user and system, in microseconds. What the kernel does in interrupts
+    /// is nobody's.
     pub processor_us: Vec<(String, f64)>,
     /// What went wrong: there is no ratio then.
     pub wrong: Option<String>,

@@ -1,4 +1,5 @@
-//! What is asked of every contender: by wrk, and by [`offer`](super::offer) at a rate that does not wait for answers.
+//! What is asked of every contender: by wrk, and by [`offer`](super::offer) at a rate that does not wait for
+//! answers.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -24,10 +25,11 @@ const UPLOAD_LEN: usize = 16 << 20;
 const IDLE: u32 = 1000;
 /// Connections of the open loop.
 const OPEN_LOOP_CONNECTIONS: u32 = 64;
-/// SPECweb99's static files: the share of each class in requests (of 1,000), and the length of its smallest file. Each class has
-/// nine files of 1 to 9 times that length.
+/// SPECweb99's static files: the share of each class in requests (of 1,000), and the length of its smallest
+/// file. Each class has nine files of 1 to 9 times that length.
 const CLASSES: [(u32, usize); 4] = [(350, 102), (500, 1024), (140, 10_240), (10, 102_400)];
-/// How often each of a class' nine files is asked for, of 1,000 (SPECweb99's access distribution within a class).
+/// How often each of a class' nine files is asked for, of 1,000 (SPECweb99's access distribution within a
+/// class).
 const WITHIN_CLASS: [u32; 9] = [39, 59, 88, 177, 353, 118, 71, 50, 45];
 const IDLE_DEADLINE: Duration = Duration::from_secs(15);
 

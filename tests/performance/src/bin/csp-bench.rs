@@ -13,8 +13,8 @@ use csp_performance::bench::offer::Offer;
 use csp_performance::bench::work::Work;
 use csp_performance::bench::{self, Layout, Plan, hold, offer, page};
 
-/// Compares requests through this platform with nginx reached directly and through HAProxy and nginx's stream module: all serve
-/// the same files, take turns in every round, and are compared within a round. Needs root.
+/// Compares requests through this platform with nginx reached directly and through HAProxy and nginx's stream
+/// module: all serve the same files, take turns in every round, and are compared within a round. Needs root.
 #[derive(Parser)]
 #[command(
     name = "csp-bench",
@@ -49,7 +49,8 @@ struct Run {
     /// What CSP is compared with; everything if nothing is named.
     #[arg(long, value_enum)]
     contender: Vec<Contender>,
-    /// What is asked, by key: 100b-64, 100b-256, 16kib-64, 64kib-32, 1mib-16, upload, 100b-each, 100b-1, idle, mix, open-loop.
+    /// What is asked, by key: 100b-64, 100b-256, 16kib-64, 64kib-32, 1mib-16, upload, 100b-each, 100b-1,
+    /// idle, mix, open-loop.
     #[arg(long, value_parser = work)]
     work: Vec<Work>,
     /// Rounds of each work.
@@ -68,7 +69,8 @@ struct Run {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Offers requests at a fixed rate on kept connections; prints JSON. Latency is counted from when a request was due.
+    /// Offers requests at a fixed rate on kept connections; prints JSON. Latency is counted from when a
+    /// request was due.
     Offer {
         /// Address and port of the server.
         server: SocketAddr,
@@ -81,7 +83,8 @@ enum Command {
         /// Connections.
         connections: usize,
     },
-    /// Opens connections, has each answered once, creates the file READY, and holds them until standard input ends.
+    /// Opens connections, has each answered once, creates the file READY, and holds them until standard input
+    /// ends.
     Hold {
         /// Address and port of the server.
         server: SocketAddr,

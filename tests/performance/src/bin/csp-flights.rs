@@ -1,4 +1,5 @@
-//! Flights by plain TCP: a program that sends them, and one that receives them and may do something with them.
+//! Flights by plain TCP: a program that sends them, and one that receives them and may do something with
+//! them.
 
 use std::process::ExitCode;
 

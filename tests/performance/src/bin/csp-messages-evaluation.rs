@@ -22,7 +22,8 @@ struct Arguments {
     /// Folder into which evaluation.md and its charts are written
     #[arg(long, value_name = "FOLDER")]
     write: Option<PathBuf>,
-    /// A stream processor: a program that prints `join NANOS` and `windows NANOS` (tests/performance/peers/streams/run.sh)
+    /// A stream processor: a program that prints `join NANOS` and `windows NANOS`
+    /// (tests/performance/peers/streams/run.sh)
     #[arg(long = "peer", value_name = "NAME=COMMAND")]
     peers: Vec<Peer>,
 }

@@ -10,8 +10,8 @@ use csp_performance::evaluation::Figure;
 use csp_performance::through_tcp::{self, Part, Placed, Plan, Report, Transit};
 use serde_json::{Value, json};
 
-/// Measure jobs in transit and continual queries through TCP: network node, proxy node and application node in namespaces. Needs root, gcc,
-/// libzmq3-dev and an otherwise idle machine
+/// Measure jobs in transit and continual queries through TCP: network node, proxy node and application node
+/// in namespaces. Needs root, gcc, libzmq3-dev and an otherwise idle machine
 #[derive(Debug, Parser)]
 #[command(
     name = "csp-messages-through-tcp",
@@ -28,7 +28,8 @@ struct Arguments {
     /// Measure this only
     #[arg(long, value_parser = ["transit", "queries", "contexts"])]
     only: Option<String>,
-    /// Folder into which through-tcp.md, contexts.md and their charts are written, as far as they were measured
+    /// Folder into which through-tcp.md, contexts.md and their charts are written, as far as they were
+    /// measured
     #[arg(long, value_name = "FOLDER")]
     write: Option<PathBuf>,
     /// Form of the result

@@ -1,4 +1,5 @@
-//! `make bench-san`: the cost of messages over the SAN's providers, compared with today's alternatives, in one run.
+//! `make bench-san`: the cost of messages over the SAN's providers, compared with today's alternatives, in
+//! one run.
 #![allow(clippy::disallowed_types, reason = "measures elapsed time")]
 
 use std::path::PathBuf;
@@ -8,9 +9,10 @@ use anyhow::Context as _;
 use clap::Parser;
 use csp_performance::san::{self, Settings};
 
-/// Measures half round trips, bandwidth and transactions (CSP, Fig. 2) with csp-perf over shared memory, UCX and the
-/// kernel's sockets, and for comparison a bare ring in shared memory, ZeroMQ over ipc and UCX's own ucx_perftest; then
-/// reports which of the promised ratios hold. Needs root (the veth pair), gcc, libzmq3-dev and ucx-utils.
+/// Measures half round trips, bandwidth and transactions (CSP, Fig. 2) with csp-perf over shared memory, UCX
+/// and the kernel's sockets, and for comparison a bare ring in shared memory, ZeroMQ over ipc and UCX's own
+/// ucx_perftest; then reports which of the promised ratios hold. Needs root (the veth pair), gcc, libzmq3-dev
+/// and ucx-utils.
 #[derive(Parser)]
 #[command(
     name = "csp-san-bench",

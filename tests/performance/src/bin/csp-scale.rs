@@ -1,5 +1,5 @@
-//! `make test-scale`: many connections at once through the real path, additional new ones, no errors, nothing left
-//! over.
+//! `make test-scale`: many connections at once through the real path, additional new ones, no errors, nothing
+//! left over.
 #![allow(clippy::disallowed_types, reason = "measures elapsed time")]
 
 use std::path::PathBuf;
@@ -11,9 +11,9 @@ use clap::{Parser, ValueEnum};
 use csp_cluster::San;
 use csp_performance::scale::{self, Settings};
 
-/// Creates hosts as network namespaces with etcd, the four daemons, echo servers under csp-run and load generators;
-/// opens connections, exchanges a request and its response on each, opens and closes additional ones, closes all, and
-/// waits until every table is empty. Needs root.
+/// Creates hosts as network namespaces with etcd, the four daemons, echo servers under csp-run and load
+/// generators; opens connections, exchanges a request and its response on each, opens and closes additional
+/// ones, closes all, and waits until every table is empty. Needs root.
 #[derive(Parser)]
 #[command(
     name = "csp-scale",

@@ -54,8 +54,8 @@ impl Alone {
         self.emitted += port.emitted;
     }
 
-    /// Calls the handler in batches of 32 with what `next` passes to its argument, for `time`. Returns the nanoseconds of a message in the
-    /// median of batches, with those of making it.
+    /// Calls the handler in batches of 32 with what `next` passes to its argument, for `time`. Returns the
+    /// nanoseconds of a message in the median of batches, with those of making it.
     pub fn measure(&mut self, time: Duration, mut next: impl FnMut(&mut dyn FnMut(FormatId, &[u8]))) -> f64 {
         let (begin, mut times) = (Clock::now(), Vec::new());
         while begin.elapsed() < time {

@@ -1,4 +1,5 @@
-//! Events of an airline, as both papers used: flights of 350 to 1,150 bytes with passenger lists and blocked seats. They are synthetic.
+//! Events of an airline, as both papers used: flights of 350 to 1,150 bytes with passenger lists and blocked
+//! seats. They are synthetic.
 
 use std::sync::Arc;
 

@@ -99,7 +99,8 @@ impl World {
         }
     }
 
-    /// Has `offer` publish a batch and serves it, for `time`. Returns the nanoseconds of an offered message in the median of batches.
+    /// Has `offer` publish a batch and serves it, for `time`. Returns the nanoseconds of an offered message
+    /// in the median of batches.
     pub fn unshaped(&mut self, time: Duration, mut offer: impl FnMut(&mut World)) -> f64 {
         let (begin, mut times) = (Clock::now(), Vec::new());
         while begin.elapsed() < time {

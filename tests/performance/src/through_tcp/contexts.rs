@@ -1,4 +1,5 @@
-//! C-CORE, Figure 3: the same handler in a context of the proxy worker and in one of another program, by the length of messages.
+//! C-CORE, Figure 3: the same handler in a context of the proxy worker and in one of another program, by the
+//! length of messages.
 
 use std::time::Duration;
 

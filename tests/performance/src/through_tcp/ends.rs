@@ -1,4 +1,5 @@
-//! The programs at both ends of a stream of flights: plain TCP with the length of each message before it, in 4 bytes.
+//! The programs at both ends of a stream of flights: plain TCP with the length of each message before it, in
+//! 4 bytes.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -45,8 +46,8 @@ impl Messages {
     }
 }
 
-/// Sends flights, or messages of `len` bytes, for some seconds, `rate` a second or as fast as the receiver takes them (0), and the end.
-/// Returns how many, and in which time.
+/// Sends flights, or messages of `len` bytes, for some seconds, `rate` a second or as fast as the receiver
+/// takes them (0), and the end. Returns how many, and in which time.
 ///
 /// # Errors
 /// If the connection fails.
@@ -112,8 +113,8 @@ impl Rows {
     }
 }
 
-/// Receives flights until their end, and does a job itself if there is one. Returns what it got, and its processor time from the first
-/// message on.
+/// Receives flights until their end, and does a job itself if there is one. Returns what it got, and its
+/// processor time from the first message on.
 ///
 /// # Errors
 /// If the connection fails or ends before.

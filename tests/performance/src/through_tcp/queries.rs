@@ -1,5 +1,5 @@
-//! C-CORE, Table 1: two streams are pushed in, three queries make streams of them, at a part of the rate that the streams have without
-//! queries.
+//! C-CORE, Table 1: two streams are pushed in, three queries make streams of them, at a part of the rate that
+//! the streams have without queries.
 
 use std::fs;
 use std::time::Duration;

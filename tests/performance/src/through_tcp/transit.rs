@@ -1,4 +1,5 @@
-//! Morphing, Figure 5: a job done in transit, by a channel's path, and by the destination, which then gets every message as it was sent.
+//! Morphing, Figure 5: a job done in transit, by a channel's path, and by the destination, which then gets
+//! every message as it was sent.
 
 use std::fmt;
 use std::time::Duration;
@@ -131,7 +132,8 @@ impl Bench<'_> {
         Ok(all)
     }
 
-    /// Sends flights through a channel to a program under `csp-run`, `rate` a second or as fast as they are taken (0).
+    /// Sends flights through a channel to a program under `csp-run`, `rate` a second or as fast as they are
+    /// taken (0).
     fn load(&mut self, job: Job, place: Place, rate: f64) -> Result<Run> {
         self.go_on()?;
         let (channel, at) = match (place, job) {

@@ -1,5 +1,5 @@
-//! The two jobs of Morphing's Figure 5, for a channel's path and for a destination that does them itself: the same operators with the
-//! same parameters.
+//! The two jobs of Morphing's Figure 5, for a channel's path and for a destination that does them itself: the
+//! same operators with the same parameters.
 
 use std::fmt;
 use std::str::FromStr;

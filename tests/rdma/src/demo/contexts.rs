@@ -1,4 +1,5 @@
-//! A channel whose messages leave the proxy worker for a handler of `csp-context` on the application's guest, and come back.
+//! A channel whose messages leave the proxy worker for a handler of `csp-context` on the application's guest,
+//! and come back.
 
 use anyhow::{Context, Result, bail};
 use csp_cluster::{ADMIN_PORTS, VIP, identities};
@@ -32,8 +33,8 @@ impl Machines {
         self.accelerated("csp-context", &[&program, "--listen", &format!("0.0.0.0:{CONTEXT_PORT}")])
     }
 
-    /// Sends messages from the client to itself. The receiver checks that each arrives once and in order, and the proxy's
-    /// figures say that the context had each of them.
+    /// Sends messages from the client to itself. The receiver checks that each arrives once and in order, and
+    /// the proxy's figures say that the context had each of them.
     pub(super) fn pass_context(&mut self) -> Result<()> {
         let before = self.rdma_packets()?;
         let script = self.scratch.0.join("zmq_pipe.py").display().to_string();

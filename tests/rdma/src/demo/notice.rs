@@ -1,8 +1,8 @@
 //! How long daemons take to notice something, seen from the host, and how much of that their guests took.
 //!
-//! Guests are emulated, on a machine that does other things too: a guest may stand still while the protocol's time runs. A
-//! metronome in each guest shows it. Its lines come to the host on the way that the daemons' log lines come; the longest time
-//! without one, less the period, is what the guest took.
+//! Guests are emulated, on a machine that does other things too: a guest may stand still while the protocol's
+//! time runs. A metronome in each guest shows it. Its lines come to the host on the way that the daemons' log
+//! lines come; the longest time without one, less the period, is what the guest took.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Examines the proxy's backlog at intervals: connections leave it in the order of their arrival, whether they entered
-//! it on arrival or were handed back.
+//! Examines the proxy's backlog at intervals: connections leave it in the order of their arrival, whether
+//! they entered it on arrival or were handed back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -19,8 +19,9 @@ pub(super) struct BacklogWatch {
 }
 
 impl BacklogWatch {
-    /// Compares the backlog with that of the last examination: of the connections that waited then, those offered since
-    /// must have arrived before all that still wait. `arrivals`: when each connection was established.
+    /// Compares the backlog with that of the last examination: of the connections that waited then, those
+    /// offered since must have arrived before all that still wait. `arrivals`: when each connection was
+    /// established.
     pub(super) fn look(
         &mut self,
         now: Instant,

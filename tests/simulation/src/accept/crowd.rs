@@ -1,4 +1,5 @@
-//! A client host with many connections: each sends a request and expects the same bytes and the end of the stream.
+//! A client host with many connections: each sends a request and expects the same bytes and the end of the
+//! stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -115,7 +116,8 @@ impl Crowd {
         (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
     }
 
-    /// Receives frames, opens and aborts connections, runs TCP, sends frames; returns whether anything was done.
+    /// Receives frames, opens and aborts connections, runs TCP, sends frames; returns whether anything was
+    /// done.
     pub(crate) fn turn(&mut self, now: Instant) -> bool {
         let mut arrived: Vec<Vec<u8>> = Vec::new();
         self.port.receiver.receive(&mut |frame: Frame<'_>| arrived.push(frame.bytes.to_vec()));

@@ -97,8 +97,9 @@ fn opens_sent(world: &AcceptWorld) -> Option<Opens> {
     (trace.iter().count() < TRACE_EVENTS).then_some(opens)
 }
 
-/// Checks that connections are first offered in the order of their arrival, and accepted in this order by each process
-/// among those that were offered only once. Two links to one process do not keep the order between each other.
+/// Checks that connections are first offered in the order of their arrival, and accepted in this order by
+/// each process among those that were offered only once. Two links to one process do not keep the order
+/// between each other.
 fn judge_order(world: &AcceptWorld, opens: &Option<Opens>, violations: &mut Vec<String>) {
     let Some(opens) = opens else {
         return violations.push("the flight recorder is too short for this run".to_owned());

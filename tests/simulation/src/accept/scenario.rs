@@ -1,4 +1,5 @@
-//! What a seed determines: the processes, how they use their listeners, how they end, and the clients' arrivals.
+//! What a seed determines: the processes, how they use their listeners, how they end, and the clients'
+//! arrivals.
 
 use csp_lan::faulty::FaultConfig;
 use csp_types::Duration;
@@ -16,13 +17,14 @@ const WORK_SMALL_BACKLOG_MAX: Duration = Duration::from_secs(3);
 /// How a process uses its listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// An event server that stops polling the listener after this number of accepts, and polls it again after `away`;
-    /// zero: in the same turn (nginx).
+    /// An event server that stops polling the listener after this number of accepts, and polls it again after
+    /// `away`; zero: in the same turn (nginx).
     Toggling { every: u32, away: Duration, progresses: bool },
-    /// An event server with this number of slots; it stops polling the listener while all are in use (Apache).
+    /// An event server with this number of slots; it stops polling the listener while all are in use
+    /// (Apache).
     Limited { slots: usize },
-    /// A process that serves one connection at a time. It serves `computes` of eight connections without reading its
-    /// channel. `stops_polling`: it removes the listener from its set meanwhile.
+    /// A process that serves one connection at a time. It serves `computes` of eight connections without
+    /// reading its channel. `stops_polling`: it removes the listener from its set meanwhile.
     Prefork { computes: u32, stops_polling: bool },
 }
 
@@ -205,7 +207,8 @@ fn served_within(servers: &[ServerPlan], time: Duration) -> usize {
     slots * (time.as_micros() / mean_us) as usize
 }
 
-/// Returns how long a connection is served: a quarter of them for up to `most`, the others for up to 100 ms of it.
+/// Returns how long a connection is served: a quarter of them for up to `most`, the others for up to 100 ms
+/// of it.
 pub(crate) fn service_time(random: &mut ChaCha8Rng, most: Duration) -> Duration {
     let bound = if random.random_range(0..4) == 0 { most } else { most.min(ms(100)) };
     Duration::from_micros(random.random_range(1_000..1_000 + bound.as_micros() as u64))

@@ -1,5 +1,5 @@
-//! An application process: it accepts connections in the manner of its kind, reads a request, serves for a time, and
-//! sends the request back.
+//! An application process: it accepts connections in the manner of its kind, reads a request, serves for a
+//! time, and sends the request back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -153,9 +153,9 @@ impl Server {
         any
     }
 
-    /// Runs the channel, and counts offers that the proxy made to a listener which is not polled. The proxy knows that
-    /// after the pause has lasted and the withdrawal of the credit has arrived; its last offer is handed back
-    /// meanwhile.
+    /// Runs the channel, and counts offers that the proxy made to a listener which is not polled. The proxy
+    /// knows that after the pause has lasted and the withdrawal of the credit has arrived; its last offer is
+    /// handed back meanwhile.
     fn progress(&mut self, now: Instant) -> bool {
         let refused = self.side.counters().refused;
         let any = self.side.progress(now, 1);
@@ -299,8 +299,8 @@ impl Server {
         self.listener.is_none() && self.side.flow_count() == 0
     }
 
-    /// Returns the range of its accept credit at a proxy while it waits for connections: more than half of the window,
-    /// and at most all of it; less if its table of flows is smaller.
+    /// Returns the range of its accept credit at a proxy while it waits for connections: more than half of
+    /// the window, and at most all of it; less if its table of flows is smaller.
     pub(crate) fn credit_range(&self) -> (u64, u64) {
         let window = u64::from(self.plan.accept_window.min(self.plan.backlog));
         ((window / 2 + 1).min(self.plan.flows_max as u64), window)

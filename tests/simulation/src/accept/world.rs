@@ -42,8 +42,8 @@ pub(super) const TRACE_EVENTS: usize = 1 << 17;
 const DOUBT: Duration = Duration::from_millis(200);
 /// Largest factor by which the proxy multiplies its patience with the offers of one connection.
 const PATIENCE_FACTOR: u32 = 8;
-/// The longest transit time of a message there and back, and the millisecond between the proxy's examinations of
-/// offers.
+/// The longest transit time of a message there and back, and the millisecond between the proxy's examinations
+/// of offers.
 const WAYS: Duration = Duration::from_millis(2 * 2 + 1);
 /// Time between two examinations of a process that is idle for long.
 const LOOK_REST: Duration = Duration::from_millis(20);
@@ -300,10 +300,11 @@ impl AcceptWorld {
         self.gone.push(server);
     }
 
-    /// Returns how long an idle process and a waiting connection may miss each other. The connection may be offered to
-    /// every other process in turn, replacements included. With each it stays for the longest patience of the proxy,
-    /// which is longer than a pausing process keeps it (`PAUSE_MAX`), and the offer and its withdrawal take their
-    /// transit time. The idle process may be in doubt at first, because it handed connections back before.
+    /// Returns how long an idle process and a waiting connection may miss each other. The connection may be
+    /// offered to every other process in turn, replacements included. With each it stays for the longest
+    /// patience of the proxy, which is longer than a pausing process keeps it (`PAUSE_MAX`), and the offer
+    /// and its withdrawal take their transit time. The idle process may be in doubt at first, because it
+    /// handed connections back before.
     fn missed_max(&self) -> Duration {
         let processes = (self.scenario.servers.len() + self.scenario.changes.len()) as u32;
         DOUBT + (processes + 1) * (PATIENCE_FACTOR * OFFER_PATIENCE + WAYS)

@@ -1,10 +1,12 @@
-//! Supplied handlers in the channels' paths, and their swaps while traffic runs and nodes fail: what a seed determines, and the modules.
+//! Supplied handlers in the channels' paths, and their swaps while traffic runs and nodes fail: what a seed
+//! determines, and the modules.
 //!
 //! ```text
 //!   messages ─▶ [stamp, version n] ─▶ [pass] … ─▶ receivers      a stamp: letter of the module, count of messages, version
 //!   swap:       other code | other parameters (version n + 1) | more or fewer stages | parameters that are refused
 //! ```
-//! `stamp` adds a frame to every message. Its count is state: it is kept in the block at the host, or handed over from memory to memory.
+//! `stamp` adds a frame to every message. Its count is state: it is kept in the block at the host, or handed
+//! over from memory to memory.
 
 use std::sync::{Arc, OnceLock};
 
@@ -42,7 +44,8 @@ pub struct HandlersPlan {
 /// The path of a channel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PathPlan {
-    /// The count lies in the module's memory and is handed over; else it lies in the block at the host and is kept.
+    /// The count lies in the module's memory and is handed over; else it lies in the block at the host and is
+    /// kept.
     pub in_memory: bool,
     /// Which of two modules stamps.
     pub code: usize,
@@ -55,7 +58,8 @@ pub struct PathPlan {
 }
 
 impl HandlersPlan {
-    /// Draws the handlers of so many channels and `count` swaps. `late`: when peers come after the incident, if there is one.
+    /// Draws the handlers of so many channels and `count` swaps. `late`: when peers come after the incident,
+    /// if there is one.
     pub(super) fn of(seed: u64, channels: usize, count: usize, late: Option<Duration>) -> Self {
         let random = &mut ChaCha8Rng::seed_from_u64(seed ^ SEED);
         let mut paths: Vec<_> =
@@ -212,7 +216,8 @@ impl Handlers {
 
 const PASS: usize = 4;
 
-/// The modules: `stamp` with the count in the block (a, b) and in memory (c, d), and `pass`. They are compiled once in a process.
+/// The modules: `stamp` with the count in the block (a, b) and in memory (c, d), and `pass`. They are
+/// compiled once in a process.
 fn modules() -> &'static [Arc<Module>; 5] {
     static MODULES: OnceLock<[Arc<Module>; 5]> = OnceLock::new();
     MODULES.get_or_init(|| {
@@ -240,8 +245,8 @@ fn pass() -> String {
         .to_owned()
 }
 
-/// A module that adds a frame: at address 100, its letter; at 104, the count; at 108, its parameters, of which it refuses more than 8
-/// bytes. The frames' lengths are at 400, the pieces at 500.
+/// A module that adds a frame: at address 100, its letter; at 104, the count; at 108, its parameters, of
+/// which it refuses more than 8 bytes. The frames' lengths are at 400, the pieces at 500.
 fn stamp(letter: char, in_memory: bool) -> String {
     let kind = if in_memory { 2 } else { 1 };
     let declared = [40, 1, MESSAGE_LEN_MAX, 0, 0, 0, kind, 4, 5, 0];

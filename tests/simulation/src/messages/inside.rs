@@ -24,8 +24,8 @@ impl Program {
         Program { number, side, peers: BTreeMap::new(), stopped: false }
     }
 
-    /// Performs what is possible; returns whether anything was done. `now` is the program's clock; `since`: the time since the
-    /// senders' start, if that was.
+    /// Performs what is possible; returns whether anything was done. `now` is the program's clock; `since`:
+    /// the time since the senders' start, if that was.
     pub(super) fn turn(
         &mut self,
         now: Instant,

@@ -150,7 +150,8 @@ fn judge_streams(world: &MessageWorld, report: &mut MessageReport) {
         world.began.map_or(Duration::ZERO, |began| world.client.prompt_end.saturating_since(began));
 }
 
-/// Without doubles, and in the order of each sender; a puller may be given messages that another one could not take.
+/// Without doubles, and in the order of each sender; a puller may be given messages that another one could
+/// not take.
 fn orders(world: &MessageWorld) -> Vec<String> {
     let mut found = Vec::new();
     for peer in &world.peers {
@@ -250,7 +251,8 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// The handlers have seen each message once and in order. `complete`: the receivers have together got all that were published.
+    /// The handlers have seen each message once and in order. `complete`: the receivers have together got all
+    /// that were published.
     fn stamped(&self, counters: &ChannelCounters, complete: bool) -> Result<(), String> {
         let all = |peer: &&&Peer| {
             let gets_all =
@@ -267,7 +269,8 @@ impl<'a> Group<'a> {
         stamps::check(stamps, counters.published, complete)
     }
 
-    /// Every message arrives at one puller, or was lost with one. Returns whether all messages are accounted for.
+    /// Every message arrives at one puller, or was lost with one. Returns whether all messages are accounted
+    /// for.
     fn pushed(&self, counters: &ChannelCounters) -> Result<bool, String> {
         let all_sent = self.arrivals(counters)?;
         let mut got = BTreeSet::new();
@@ -300,8 +303,8 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Returns the number of a sender's messages that a receiver should have received and has not, as far as that can be known:
-/// from the first on if the receiver was there before, to the last if both stayed.
+/// Returns the number of a sender's messages that a receiver should have received and has not, as far as that
+/// can be known: from the first on if the receiver was there before, to the last if both stayed.
 fn gaps(receiver: &Peer, sender: &Peer) -> u64 {
     let (Role::Receives { topics: wanted, .. }, Role::Sends { topics, .. }) =
         (&receiver.plan.role, &sender.plan.role)

@@ -20,7 +20,8 @@ impl Outside {
         Outside { lan, peers: BTreeMap::new() }
     }
 
-    /// Performs what is possible; returns whether anything was done. `since`: the time since the senders' start, if that was.
+    /// Performs what is possible; returns whether anything was done. `since`: the time since the senders'
+    /// start, if that was.
     pub(super) fn turn(
         &mut self,
         now: Instant,

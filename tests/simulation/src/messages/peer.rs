@@ -1,4 +1,5 @@
-//! A ZeroMQ peer as its plan has it, whatever its connection is: what it sends next, and what it has received.
+//! A ZeroMQ peer as its plan has it, whatever its connection is: what it sends next, and what it has
+//! received.
 
 use std::collections::BTreeMap;
 

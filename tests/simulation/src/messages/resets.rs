@@ -1,5 +1,5 @@
-//! Observes which byte streams a proxy has cut short: resets that were sent before all that was written had arrived, because the
-//! client had acknowledged too little for too long (decision 0073).
+//! Observes which byte streams a proxy has cut short: resets that were sent before all that was written had
+//! arrived, because the client had acknowledged too little for too long (decision 0073).
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! What a seed determines: channels, peers, the incident, and byte streams beside them. Faults of links and clocks are those of
-//! the byte streams' [`Scenario`].
+//! What a seed determines: channels, peers, the incident, and byte streams beside them. Faults of links and
+//! clocks are those of the byte streams' [`Scenario`].
 
 use std::net::Ipv4Addr;
 
@@ -30,7 +30,8 @@ const PREFIXES: [&[u8]; 5] = [b"", b"a", b"ab", b"b", b"c"];
 pub enum MessageIncident {
     /// Nothing.
     None,
-    /// A VI between a program and the proxy breaks while both are alive: the link resumes, and no connection is affected.
+    /// A VI between a program and the proxy breaks while both are alive: the link resumes, and no connection
+    /// is affected.
     ChannelResumes,
     /// The same, between the network node and the proxy.
     TunnelResumes,
@@ -169,13 +170,15 @@ impl MessageScenario {
         }
     }
 
-    /// Returns the scenario of a seed with supplied handlers in paths of channels, which are swapped so many times.
+    /// Returns the scenario of a seed with supplied handlers in paths of channels, which are swapped so many
+    /// times.
     pub fn with_handlers(seed: u64, swaps: usize) -> Self {
         let mut scenario = MessageScenario::of(seed);
         let late = scenario.peers.iter().filter(|peer| peer.late).find_map(|peer| peer.start);
         let plan = HandlersPlan::of(seed, scenario.channels.len(), swaps, late);
         for (channel, _) in scenario.channels.iter_mut().zip(&plan.paths).filter(|(_, path)| path.is_some()) {
-            // A channel that holds its senders back needs room for the longest message and what is made of it.
+            // A channel that holds its senders back needs room for the longest message and what is made of
+            // it.
             let budget = &mut channel.spec.channel.budget;
             budget.guaranteed = HANDLED_GUARANTEE;
             budget.max = budget.max.max(HANDLED_GUARANTEE);

@@ -1,5 +1,5 @@
-//! What stamps of handlers must show: every message was counted once, in its publisher's order, over all swaps, and by versions that
-//! never go back.
+//! What stamps of handlers must show: every message was counted once, in its publisher's order, over all
+//! swaps, and by versions that never go back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,8 +26,8 @@ pub(super) fn read(frame: &[u8]) -> Option<(u8, u32, u32)> {
     Some((frame[0], u32::from_le_bytes([frame[4], frame[5], frame[6], frame[7]]), version))
 }
 
-/// Checks the stamps that receivers of a channel have got since it was added; `published` messages arrived there.
-/// `complete`: nothing was dropped, and these receivers have together got everything.
+/// Checks the stamps that receivers of a channel have got since it was added; `published` messages arrived
+/// there. `complete`: nothing was dropped, and these receivers have together got everything.
 pub(super) fn check<'a>(
     stamps: impl Iterator<Item = &'a Stamp>,
     published: u64,

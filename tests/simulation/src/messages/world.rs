@@ -37,7 +37,8 @@ const HOST: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 2);
 const NN_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 /// Longest step of time, so that conditions that depend on the time itself are evaluated.
 const STEP_MAX: Duration = Duration::from_millis(50);
-/// Time after which a condition that a run waits for is not reached any more: some retransmissions with back-off.
+/// Time after which a condition that a run waits for is not reached any more: some retransmissions with
+/// back-off.
 const PATIENCE: Duration = Duration::from_secs(200);
 /// Time without a byte at any peer after which all that was to arrive has.
 const QUIET: Duration = Duration::from_secs(3);
@@ -299,7 +300,8 @@ impl MessageWorld {
                 == snapshots.iter().map(|s| u64::from(s.status.subscriptions.entries)).sum::<u64>()
     }
 
-    /// Returns whether every sender has sent all it has, every receiver reads, and nothing waits or is on its way.
+    /// Returns whether every sender has sent all it has, every receiver reads, and nothing waits or is on its
+    /// way.
     fn is_quiet(&self) -> bool {
         let since = self.since().unwrap_or_default();
         self.now - self.moved.1 >= QUIET

@@ -1,4 +1,5 @@
-//! A peer's side of ZMTP 3 with the mechanism NULL (37/ZMTP, 23/ZMTP), without any I/O: as far as a correct peer needs it.
+//! A peer's side of ZMTP 3 with the mechanism NULL (37/ZMTP, 23/ZMTP), without any I/O: as far as a correct
+//! peer needs it.
 
 use std::collections::VecDeque;
 
@@ -47,7 +48,8 @@ fn command(name: &str, data: &[u8], out: &mut VecDeque<u8>) {
 }
 
 impl ZmtpClient {
-    /// A peer of this socket type that speaks version 3 with this minor version, which has begun with its greeting and READY.
+    /// A peer of this socket type that speaks version 3 with this minor version, which has begun with its
+    /// greeting and READY.
     pub(super) fn new(socket: &str, minor: u8) -> Self {
         let mut greeting = [0; GREETING_LEN];
         (greeting[0], greeting[8], greeting[9], greeting[10], greeting[11]) = (0xff, 1, 0x7f, 3, minor);

@@ -1,4 +1,5 @@
-//! Queries, translations and formats on request: what programs may ask of each channel, and how it is planned.
+//! Queries, translations and formats on request: what programs may ask of each channel, and how it is
+//! planned.
 
 use std::collections::HashMap;
 use std::sync::Arc;

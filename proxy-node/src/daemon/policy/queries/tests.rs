@@ -429,7 +429,8 @@ fn keys_of_operators_are_hashed_with_the_random_seed_of_queries() {
     }
 }
 
-/// A row behind the watermark is not used, and is seen where an operator looks: with the channel, with the stage and as a metric.
+/// A row behind the watermark is not used, and is seen where an operator looks: with the channel, with the
+/// stage and as a metric.
 #[test]
 fn rows_that_a_query_loses_are_shown_by_reason() {
     let sql = "SELECT origin, COUNT(*) AS n FROM flights GROUP BY origin WINDOW INTERVAL '10' SECONDS";

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use super::requests::{policy, world};
 use super::*;
 
-/// What a module does with the message in its buffer, whose length is the local `$len`; `memory` are the limits of its memory in pages.
+/// What a module does with the message in its buffer, whose length is the local `$len`; `memory` are the
+/// limits of its memory in pages.
 fn module(memory: &str, work: &str) -> Vec<u8> {
     let text = format!(
         r#"(module

@@ -61,7 +61,8 @@ impl Drop for Store {
     }
 }
 
-/// A policy with a channel for each path, of which each names supplied handlers by their numbers, with their contexts.
+/// A policy with a channel for each path, of which each names supplied handlers by their numbers, with their
+/// contexts.
 fn policy(hashes: &[String], paths: &[Vec<(usize, String)>]) -> Planned {
     let handlers: Vec<String> =
         hashes.iter().enumerate().map(|(at, hash)| format!("{{name: h{at}, module: {hash}}}")).collect();
