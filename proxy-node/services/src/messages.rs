@@ -32,18 +32,18 @@ mod requests;
 mod sealed;
 mod seen;
 mod sending;
+mod served;
 mod spec;
 mod stage_places;
 mod unread;
 
 use std::collections::HashMap;
 
-use csp_handlers::{CONTEXTS_MAX, G_CONTEXTS_MAX};
 use csp_messages::{
     ChannelError, ChannelId, ChannelStatus, MessagePlane, PathError, PlaneConfig, PlaneConfigError,
 };
 use csp_types::Owner;
-use csp_zmtp::{Connection, Counters as ZmtpCounters, sealed_len};
+use csp_zmtp::{Connection, Counters as ZmtpCounters};
 
 use thiserror::Error;
 
@@ -194,68 +194,19 @@ impl MessageBroker {
                     bound.spec.drops_unknown = spec.drops_unknown;
                     self.enforce_rights(number);
                 }
-                _ => self.remove(number),
+                _ => self.served().remove(number),
             }
         }
         let mut result = Ok(());
         for spec in specs {
             if !self.channels.contains(spec.number)
-                && let Err(error) = self.add(spec)
+                && let Err(error) = self.served().add(spec)
                 && result.is_ok()
             {
                 result = Err(error);
             }
         }
         result
-    }
-
-    fn add(&mut self, spec: ChannelSpec) -> Result<(), SpecError> {
-        if spec.keys.is_some() && self.entropy.is_none() {
-            return Err(SpecError::NoEntropy(spec.channel.name));
-        }
-        let plane = self.plane_or_new()?;
-        let name = || spec.channel.name.clone();
-        let id =
-            plane.add_channel(spec.channel.clone()).map_err(|error| SpecError::Channel(name(), error))?;
-        plane.set_number(id, spec.number);
-        if spec.derived && spec.channel.sequence {
-            plane.number_rows(id);
-        }
-        let zmtp = spec.zmtp(self.config.subscriptions.topic_len_max as usize);
-        if spec.keys.is_some() {
-            self.sending.reserve_sealing(sealed_len(zmtp.message_len_max));
-        }
-        self.channels.insert(Bound::new(spec, id, zmtp));
-        Ok(())
-    }
-
-    /// Returns the plane. The first channel allocates it.
-    fn plane_or_new(&mut self) -> Result<&mut MessagePlane, SpecError> {
-        let plane = match self.plane.take() {
-            Some(plane) => plane,
-            None => {
-                self.sending.prepare();
-                self.connections.prepare(self.config.peers_max);
-                let mut config = self.config;
-                config.contexts.contexts_max = CONTEXTS_MAX + G_CONTEXTS_MAX;
-                let mut plane = MessagePlane::new(config).map_err(SpecError::Plane)?;
-                contexts::prepare(&mut plane);
-                plane
-            }
-        };
-        Ok(self.plane.insert(plane))
-    }
-
-    fn remove(&mut self, number: u32) {
-        let Some(bound) = self.channels.remove(number) else { return };
-        if let Some(plane) = &mut self.plane {
-            plane.remove_channel(bound.id);
-        }
-        self.connections.for_each_of(number, |peer| {
-            peer.orphan();
-            peer.ended = true; // a channel of the same number may follow at once
-            true
-        });
     }
 
     /// Disconnects the peers of a channel that use rights which they no longer have.

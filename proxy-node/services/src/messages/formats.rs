@@ -3,10 +3,8 @@
 
 use std::sync::Arc;
 
-use csp_messages::{Feed, FormatId};
+use csp_messages::FormatId;
 use csp_operators::{FormatSet, body_frame};
-
-use super::MessageBroker;
 
 /// Largest number of slices of a record that are examined to find its format. Its header and fixed part lie
 /// in the first ones.
@@ -96,19 +94,4 @@ pub(super) fn identify<'a, I: Iterator<Item = &'a [u8]>>(
     }
     let mut known = formats.into_iter().flatten().map(|formats| formats.identify(&slices[..count]));
     known.find(|id| *id != FormatId::UNKNOWN).unwrap_or(FormatId::UNKNOWN)
-}
-
-impl MessageBroker {
-    /// Replaces the feeds of all channels.
-    pub(super) fn feed_channels(&mut self, feeds: &[ChannelFeed]) {
-        let Some(plane) = &mut self.plane else { return };
-        for bound in self.channels.iter() {
-            let own = feeds.iter().filter(|feed| feed.from == bound.spec.number);
-            let feed = |feed: &ChannelFeed| {
-                let to = self.channels.get(feed.to)?.id;
-                Some(Feed { format: feed.format, to, becomes: feed.becomes })
-            };
-            plane.set_feeds(bound.id, own.filter_map(feed).collect());
-        }
-    }
 }

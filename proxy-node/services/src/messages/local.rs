@@ -83,7 +83,10 @@ impl LocalServices for MessageBroker {
         (peer.client, peer.server) = (tuple.remote, tuple.local);
         peer.arrived = now;
         self.placement.arrived(now, number);
-        self.request_touched(now, number);
+        // On a channel with keys its owner is not known yet, and it keeps no query alive.
+        if bound.spec.keys.is_none() {
+            self.requested.touch(now, number);
+        }
         self.connections.insert(peer);
         true
     }
@@ -141,7 +144,8 @@ impl LocalServices for MessageBroker {
             plane.lost(id, peer.given.map_or(0, |given| given.messages()));
             plane.detach(id, |_| {});
         }
-        self.request_left(now, peer.number, peer.id.is_some());
+        let (requested, mut served) = self.parts();
+        requested.left(now, (peer.number, peer.id.is_some()), &mut served);
         self.departed(peer.number, peer.ending);
     }
 
@@ -196,7 +200,8 @@ impl LocalServices for MessageBroker {
             plane.on_timeout(now);
         }
         self.settle_places(now);
-        self.settle_requests(now);
+        let (requested, mut served) = self.parts();
+        requested.settle(now, &mut served);
         let MessageBroker { plane, paths, elsewhere, channels, placement, .. } = self;
         if let Some(plane) = plane {
             paths.settle(now, plane, elsewhere, channels);
@@ -245,7 +250,8 @@ impl MessageBroker {
         let received = receive(now, visit.peer, client, plane, door, zmtp, held || answering);
         visit.received(refusals);
         if visit.peer.requests.as_ref().is_some_and(Requests::has_one) {
-            self.answer_request(now, label);
+            let (requested, mut served) = self.parts();
+            requested.answer(now, label, &mut served);
             // The answer is sent, and nothing more is read before it was.
             let step = self.serve_peer(now, label, client, link);
             return if step == Step::Idle && received.moved { Step::Moved } else { step };

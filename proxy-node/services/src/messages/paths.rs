@@ -317,26 +317,16 @@ impl MessageBroker {
         for number in self.channels.numbers() {
             let of_channel = |path: &&ChannelPath| path.number == number && !path.stages.is_empty();
             let wanted: Vec<&ChannelPath> = paths.iter().chain(&requested).filter(of_channel).collect();
-            let set = self.set_channel_paths(number, &wanted);
+            let set = self.served().set_paths(now, number, &wanted);
             if set.is_err() && !self.paths.has(number) {
                 // Its messages would reach receivers as they are, past handlers that hide or filter.
-                self.remove(number);
+                self.served().remove(number);
             }
             result = result.and(set);
         }
         self.paths.retain(&self.channels);
         self.elsewhere.paths_changed(now);
         result
-    }
-
-    /// Gives a channel this one path.
-    pub(super) fn set_path(&mut self, wanted: &ChannelPath) -> Result<(), SpecError> {
-        self.set_channel_paths(wanted.number, &[wanted])
-    }
-
-    fn set_channel_paths(&mut self, number: u32, wanted: &[&ChannelPath]) -> Result<(), SpecError> {
-        let Some(plane) = &mut self.plane else { return Ok(()) };
-        self.paths.set(plane, &self.channels, number, wanted)
     }
 
     /// Returns the name of a format of a channel, or of one that a handler of its path makes.

@@ -46,6 +46,7 @@ use super::formats::ChannelFeed;
 use super::paths::{ChannelPath, PathStage};
 use super::peer::Peer;
 use super::requests::{REQUEST_LEN_MAX, RequestBounds, SCHEMA_REQUEST_LEN_MAX};
+use super::served::Served;
 use super::spec::ChannelSpec;
 
 /// Number of requesters recorded for a query; further ones share the query and cannot release it.
@@ -201,6 +202,12 @@ impl Live {
     fn name(&self) -> &str {
         &self.place.spec.channel.name
     }
+
+    /// Returns the number of subscriptions to its rows. Subscribers of former queries that return to the place
+    /// have other topics and do not count.
+    fn subscriptions(&self, served: &Served<'_>) -> usize {
+        served.subscriptions(self.number(), &self.topic)
+    }
 }
 
 /// The queries that programs have asked a worker for.
@@ -229,7 +236,7 @@ impl Requested {
         }
     }
 
-    /// Returns when [`MessageBroker::settle_requests`] has something to do.
+    /// Returns when [`Requested::settle`] has something to do.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let queries = self.live.iter().map(|live| live.seen + live.lease).min();
         let formats = self.brought.next_timeout(|number| self.lease(number));
@@ -284,15 +291,13 @@ impl Requested {
         };
         spec.places.iter().filter(is_free).min_by_key(ended).cloned()
     }
-}
 
-impl MessageBroker {
-    /// Replaces the rules for requests. Queries for which the new policy has no place, or that it does not
-    /// permit, end; the others continue.
-    pub(super) fn set_requests(&mut self, specs: Vec<RequestSpec>) {
-        self.requested.specs = specs;
+    /// Replaces the rules for requests. Queries for which the new policy has no place, or that it does not permit,
+    /// end; the others continue.
+    fn set(&mut self, specs: Vec<RequestSpec>, served: &mut Served<'_>) {
+        self.specs = specs;
         self.keep_formats();
-        let Requested { live, specs, brought, .. } = &mut self.requested;
+        let Requested { live, specs, brought, .. } = self;
         let mut withdrawn = Vec::new();
         for (at, live) in live.iter_mut().enumerate() {
             let spec = specs.iter().find(|spec| spec.number == live.of);
@@ -319,119 +324,103 @@ impl MessageBroker {
             }
         }
         for (at, why) in withdrawn.into_iter().rev() {
-            self.requested.counters.withdrawn += 1;
-            self.end_request(at, &why);
+            self.counters.withdrawn += 1;
+            self.end_request(at, &why, served);
         }
     }
 
     /// Ends queries that had no subscriber, and formats that had no publisher, for the time of their lease.
-    pub(super) fn settle_requests(&mut self, now: Instant) {
-        self.settle_queries(now);
-        self.settle_formats(now);
-        self.settle_supply(now);
-        self.settle_plans(now);
+    pub(super) fn settle(&mut self, now: Instant, served: &mut Served<'_>) {
+        self.settle_queries(now, served);
+        self.settle_formats(now, served.connections);
+        self.settle_supply(now, served);
+        self.settle_plans(now, served);
     }
 
-    fn settle_queries(&mut self, now: Instant) {
+    fn settle_queries(&mut self, now: Instant, served: &mut Served<'_>) {
         let mut at = 0;
-        while let Some(live) = self.requested.live.get(at) {
+        while let Some(live) = self.live.get(at) {
             let due = live.is_released || live.seen + live.lease <= now;
             let number = live.number();
-            if due && self.subscriptions(number) == 0 {
+            if due && live.subscriptions(served) == 0 {
                 let (released, expired) = if live.is_released { (1, 0) } else { (0, 1) };
                 let why = if live.is_released { "released" } else { "no subscriber" };
-                self.requested.counters.released += released;
-                self.requested.counters.expired += expired;
-                self.end_request(at, why);
+                self.counters.released += released;
+                self.counters.expired += expired;
+                self.end_request(at, why, served);
                 continue;
             }
             if due {
-                self.requested.touch(now, number);
+                self.touch(now, number);
             }
             at += 1;
         }
     }
 
-    /// Records that a connection to a channel begins. On a channel with keys its owner is not known yet, and
-    /// it keeps no query alive.
-    pub(super) fn request_touched(&mut self, now: Instant, number: u32) {
-        if self.channels.get(number).is_some_and(|bound| bound.spec.keys.is_none()) {
-            self.requested.touch(now, number);
-        }
-    }
-
     /// Processes the end of a connection to a channel; `known`: it was a peer of the channel.
-    pub(super) fn request_left(&mut self, now: Instant, number: u32, known: bool) {
+    pub(super) fn left(&mut self, now: Instant, (number, known): (u32, bool), served: &mut Served<'_>) {
         if known {
-            self.requested.touch(now, number);
+            self.touch(now, number);
         }
-        if self.requested.live.iter().any(|live| live.is_released && live.number() == number) {
-            self.settle_requests(now);
+        if self.live.iter().any(|live| live.is_released && live.number() == number) {
+            self.settle(now, served);
         }
     }
 
-    /// Returns the number of subscriptions to a query's rows. Subscribers of former queries that return to
-    /// the place have other topics and do not count.
-    fn subscriptions(&self, number: u32) -> usize {
-        let live = self.requested.live.iter().find(|live| live.number() == number);
-        let (Some(live), Some(plane), Some(bound)) = (live, &self.plane, self.channels.get(number)) else {
-            return 0;
-        };
-        plane.subscriptions_to(bound.id, live.topic.as_bytes())
-    }
-
-    /// Returns the number of messages published to a channel.
-    fn published(&self, number: u32) -> Option<u64> {
-        let (plane, bound) = (self.plane.as_ref()?, self.channels.get(number)?);
-        Some(plane.channel_status(bound.id)?.counters.published)
-    }
-
-    fn end_request(&mut self, at: usize, why: &str) {
-        let live = self.requested.live.remove(at);
+    fn end_request(&mut self, at: usize, why: &str, served: &mut Served<'_>) {
+        let live = self.live.remove(at);
         let number = live.number();
-        let read = self.published(number).unwrap_or(0);
-        self.remove(number);
-        self.apply_feeds();
-        self.requested.ended.retain(|known| *known != number);
-        self.requested.ended.push(number);
+        let read = served.status(number).map_or(0, |status| status.counters.published);
+        served.remove(number);
+        self.apply_feeds(served);
+        self.ended.retain(|known| *known != number);
+        self.ended.push(number);
         let (channel, by) = (live.name().to_owned(), live.by.to_string());
-        self.requested.notify(RequestNotice::Released { channel, by, why: why.to_owned(), read });
+        self.notify(RequestNotice::Released { channel, by, why: why.to_owned(), read });
     }
 
     /// Begins a query. The error is for the requester.
-    fn begin_request(&mut self, now: Instant, live: Live) -> Result<(), String> {
+    fn begin_request(&mut self, now: Instant, live: Live, served: &mut Served<'_>) -> Result<(), String> {
         let number = live.number();
-        self.add(live.place.spec.clone()).map_err(|error| error.to_string())?;
-        self.paths.now = now;
-        if let Err(error) = self.set_path(&live.plan.path) {
-            self.remove(number);
+        served.add(live.place.spec.clone()).map_err(|error| error.to_string())?;
+        if let Err(error) = served.set_paths(now, number, &[&live.plan.path]) {
+            served.remove(number);
             return Err(error.to_string());
         }
         let notice = live.begins();
-        self.requested.live.push(live);
-        self.apply_feeds();
-        self.requested.notify(notice);
+        self.live.push(live);
+        self.apply_feeds(served);
+        self.notify(notice);
         Ok(())
+    }
+
+    fn apply_feeds(&self, served: &mut Served<'_>) {
+        let of_requests = self.live.iter().flat_map(|live| &live.plan.feeds);
+        let feeds: Vec<ChannelFeed> = self.feeds.iter().chain(of_requests).copied().collect();
+        served.set_feeds(&feeds);
+    }
+
+    /// Returns a topic that no query of this cluster has had. It is no prefix of another topic.
+    fn new_topic(&mut self, place: &RequestPlace, now: Instant, served: &Served<'_>) -> String {
+        let mut hasher = DefaultHasher::new();
+        self.begun += 1;
+        (served.config.hash_key.0, self.begun, now.as_nanos()).hash(&mut hasher);
+        format!("{}/{:016x}", place.spec.channel.name, hasher.finish())
+    }
+}
+
+impl MessageBroker {
+    /// Replaces the rules for requests.
+    pub(super) fn set_requests(&mut self, specs: Vec<RequestSpec>) {
+        let (requested, mut served) = self.parts();
+        requested.set(specs, &mut served);
     }
 
     /// Replaces the feeds of the policy's queries. The channels that they join are served.
     pub(super) fn set_feeds(&mut self, feeds: &[ChannelFeed]) {
-        self.requested.feeds = feeds.to_vec();
-        self.apply_feeds();
-    }
-
-    fn apply_feeds(&mut self) {
-        let of_requests = self.requested.live.iter().flat_map(|live| &live.plan.feeds);
-        let feeds: Vec<ChannelFeed> = self.requested.feeds.iter().chain(of_requests).copied().collect();
-        self.feed_channels(&feeds);
-    }
-
-    /// Returns a topic that no query of this cluster has had. It is no prefix of another topic.
-    fn new_topic(&mut self, place: &RequestPlace, now: Instant) -> String {
-        let mut hasher = DefaultHasher::new();
-        self.requested.begun += 1;
-        (self.config.hash_key.0, self.requested.begun, now.as_nanos()).hash(&mut hasher);
-        format!("{}/{:016x}", place.spec.channel.name, hasher.finish())
+        let (requested, mut served) = self.parts();
+        requested.feeds = feeds.to_vec();
+        requested.apply_feeds(&mut served);
     }
 }
 

@@ -20,14 +20,15 @@ use csp_types::{FlowLabel, Instant};
 use csp_zmtp::{Connection, FrameHeader, Message, SocketType, sealed_len};
 use serde_json::{Value, json};
 
+use super::channels::{Bound, Channels};
 use super::connections::Visit;
 use super::formats::{ChannelFormats, FormatText};
 use super::framing::Speech;
 use super::keys::Rights;
 use super::peer::Peer;
-use super::requested::{Asked, AskedError, Asker, FormatAsked};
+use super::requested::{Asked, AskedError, Asker, FormatAsked, Requested};
+use super::served::Served;
 use super::unread::Unread;
-use super::{Bound, MessageBroker};
 
 /// Longest request in bytes, without the schema that it may bring.
 pub const REQUEST_LEN_MAX: usize = 16 * 1024;
@@ -162,44 +163,43 @@ impl Peer {
             .chain([(answer.as_bytes(), false)])
             .all(|(body, more)| write(connection, body, more, &mut self.own))
     }
+
+    /// Sends the answer to a request whose answer was delayed. Returns whether there was such a request.
+    pub(super) fn answer_later(&mut self, ticket: u64, answer: &Value, unread: &mut Unread) -> bool {
+        let waiting = self.requests.as_mut().map(|requests| &mut requests.pending);
+        let request = waiting.and_then(|waiting| waiting.take_if(|(known, _)| *known == ticket));
+        let Some((_, request)) = request else { return false };
+        self.ended |= !self.reply(&request, answer, unread);
+        true
+    }
 }
 
-impl MessageBroker {
+impl Requested {
     /// Answers the request of a peer that waits, if there is one.
-    pub(super) fn answer_request(&mut self, now: Instant, label: FlowLabel) {
-        let Some(Visit { peer, .. }) = self.connections.visit(label) else { return };
+    pub(super) fn answer(&mut self, now: Instant, label: FlowLabel, served: &mut Served<'_>) {
+        let Some(Visit { peer, .. }) = served.connections.visit(label) else { return };
         let Some(mut request) = peer.requests.as_mut().and_then(|requests| requests.waiting.take()) else {
             return;
         };
         let known = peer.connection.zmtp().and_then(Connection::peer);
-        let keys = self.channels.get(peer.number).and_then(|bound| bound.spec.keys.as_ref());
+        let keys = served.channels.get(peer.number).and_then(|bound| bound.spec.keys.as_ref());
         let rights = keys.map(|keys| known.map_or_else(Rights::default, |known| keys.rights(known)));
         let asker = Asker::new(peer, rights);
         let (text, behind) = (std::mem::take(&mut request.text), std::mem::take(&mut request.behind));
         let answer = match &request.fault {
             Some(why) => Err(refusal(why)),
-            None => self.answer_or_wait(now, (label, asker), &text, behind),
+            None => self.answer_or_wait(now, (label, asker), (&text, behind), served),
         };
-        let Some(Visit { peer, .. }) = self.connections.visit(label) else { return };
+        let Some(Visit { peer, .. }) = served.connections.visit(label) else { return };
         match answer {
             Ok(ticket) => {
                 if let Some(requests) = &mut peer.requests {
                     requests.pending = Some((ticket, request));
                 }
             }
-            Err(answer) => peer.ended |= !peer.reply(&request, &answer, &mut self.unread),
+            Err(answer) => peer.ended |= !peer.reply(&request, &answer, served.unread),
         }
-        self.plan_here(now);
-    }
-
-    /// Answers a request whose answer was delayed, if its peer is still connected.
-    pub(super) fn answer_later(&mut self, label: FlowLabel, ticket: u64, answer: &Value) {
-        let Some(mut visit) = self.connections.visit(label) else { return };
-        let waiting = visit.peer.requests.as_mut().map(|requests| &mut requests.pending);
-        let request = waiting.and_then(|waiting| waiting.take_if(|(known, _)| *known == ticket));
-        let Some((_, request)) = request else { return };
-        visit.peer.ended |= !visit.peer.reply(&request, answer, &mut self.unread);
-        visit.make_ready();
+        self.plan_here(now, served);
     }
 
     /// Returns the immediate answer as an error; `Ok`: the ticket of the answer that comes later.
@@ -207,14 +207,14 @@ impl MessageBroker {
         &mut self,
         now: Instant,
         (label, asker): (FlowLabel, Asker),
-        text: &[u8],
-        behind: Behind,
+        (text, behind): (&[u8], Behind),
+        served: &mut Served<'_>,
     ) -> Result<u64, Value> {
         let asked = match Asked::read(text, matches!(behind, Behind::Nothing)) {
             Ok(asked) => asked,
             Err(AskedError::Form(why)) => return Err(refusal(&why)),
             Err(AskedError::Refused(refused)) => {
-                self.requested.counters.refused += 1;
+                self.counters.refused += 1;
                 return Err(refused.into());
             }
         };
@@ -226,39 +226,35 @@ impl MessageBroker {
                     Behind::Module(bytes) => Some(bytes),
                     Behind::Refused(why) => return Err(refusal(&why)),
                 };
-                return self.ask_for_handler(now, by, asked, module);
+                return self.ask_for_handler(now, by, (asked, module), served);
             }
             Asked::Format { name, xml, message } => {
                 let asked = FormatAsked { name: &name, xml: &xml, message: message.as_deref() };
-                return self.ask_for_format(now, by, asked);
+                return self.ask_for_format(now, by, asked, served);
             }
-            Asked::Query { wanted, json } => return self.ask_for_query(now, by, wanted, json),
-            Asked::Release(name) => self.answer_release(now, asker, &name),
-            Asked::Channel => self.describe_channel(asker.number),
-            Asked::Formats => self.describe_formats(asker.number),
-            Asked::Queries => self.answer_queries(now, asker),
-            Asked::Handlers => self.answer_handlers(now, asker),
+            Asked::Query { wanted, json } => return self.ask_for_query(now, by, (wanted, json), served),
+            Asked::Release(name) => self.answer_release(now, asker, &name, served),
+            Asked::Channel => describe_channel(asker.number, served),
+            Asked::Formats => self.describe_formats(asker.number, served.channels),
+            Asked::Queries => self.answer_queries(now, asker, served),
+            Asked::Handlers => self.answer_handlers(now, asker, served),
         })
     }
 
     /// Describes the formats of a channel's messages: the policy's, then those that publishers have brought.
     /// Formats made by the channel's path are not included.
-    fn describe_formats(&self, number: u32) -> Value {
-        let formats = self.channels.get(number).and_then(|bound| bound.spec.formats.as_ref());
+    fn describe_formats(&self, number: u32, channels: &Channels) -> Value {
+        let formats = channels.get(number).and_then(|bound| bound.spec.formats.as_ref());
         let of = |format: &FormatText| json!({"format": format.name, "message": format.message, "schema": format.schema});
         let formats = formats.map_or(&[][..], ChannelFormats::texts).iter().map(of);
         let formats: Vec<Value> = formats.chain(self.describe_brought(number)).collect();
         json!({"formats": formats})
     }
+}
 
-    fn describe_channel(&self, number: u32) -> Value {
-        let bound = self.channels.get(number);
-        let described = bound.and_then(|bound| {
-            let status = self.plane.as_ref()?.channel_status(bound.id)?;
-            Some(describe(bound, &status))
-        });
-        described.unwrap_or_else(|| refusal("the channel was removed"))
-    }
+fn describe_channel(number: u32, served: &Served<'_>) -> Value {
+    let described = served.channels.get(number).zip(served.status(number));
+    described.map_or_else(|| refusal("the channel was removed"), |(bound, status)| describe(bound, &status))
 }
 
 /// Adds a frame to the output of a connection.

@@ -4,11 +4,11 @@ use csp_types::{Instant, Owner};
 use serde_json::{Value, json};
 
 use super::planning::Source;
-use super::{Live, QueryRefused, RequestPlace, Requester, Runs, Wanted, refused};
-use crate::messages::MessageBroker;
+use super::{Live, QueryRefused, RequestPlace, Requested, Requester, Runs, Wanted, refused};
 use crate::messages::keys::Rights;
 use crate::messages::peer::Peer;
 use crate::messages::requests::refusal;
+use crate::messages::served::Served;
 
 /// A requester, and the channel that it asks.
 #[derive(Clone, Copy, Debug)]
@@ -42,20 +42,20 @@ impl From<QueryRefused> for Value {
     }
 }
 
-impl MessageBroker {
+impl Requested {
     /// Finds a running query that the requester may share, and adds the requester to its owners.
     pub(super) fn shared(
         &mut self,
         now: Instant,
         asker: Asker,
-        wanted: &Wanted,
-        json: bool,
+        (wanted, json): (&Wanted, bool),
+        served: &Served<'_>,
     ) -> Option<usize> {
         let is_it = |runs: &Runs| matches!(runs, Runs::Wanted(known) if known == wanted);
         let same = |live: &Live| live.of == asker.number && is_it(&live.runs) && live.json == json;
-        let at = self.requested.live.iter().position(same)?;
-        let has_room = self.check_asker(asker).is_ok();
-        let live = &mut self.requested.live[at];
+        let at = self.live.iter().position(same)?;
+        let has_room = self.check_asker(asker, served).is_ok();
+        let live = &mut self.live[at];
         let is_holder = live.holders.contains(&asker.requester);
         if !asker.may_query || !(is_holder || has_room) {
             return None; // refused with the reason by what begins queries
@@ -64,22 +64,22 @@ impl MessageBroker {
             live.holders.push(asker.requester);
         }
         (live.seen, live.is_released) = (now, false);
-        self.requested.counters.shared += 1;
+        self.counters.shared += 1;
         Some(at)
     }
 
     /// Checks that a requester may have one more query.
-    pub(super) fn check_asker(&self, asker: Asker) -> Result<(), QueryRefused> {
-        let spec = self.requested.spec(asker.number).ok_or_else(|| {
+    pub(super) fn check_asker(&self, asker: Asker, served: &Served<'_>) -> Result<(), QueryRefused> {
+        let spec = self.spec(asker.number).ok_or_else(|| {
             refused("the channel runs no queries on request: the policy has no `requests` for it")
         })?;
         if !asker.may_query {
             return Err(refused("the key has not the right `query`"));
         }
-        self.check_is_here(asker.number)?;
+        check_is_here(asker.number, served)?;
         let is_its = |live: &&Live| live.holders.contains(&asker.requester) && live.handler().is_none();
-        let held = self.requested.live.iter().filter(is_its).count();
-        let held = held + self.requested.plans.asked(asker, false);
+        let held = self.live.iter().filter(is_its).count();
+        let held = held + self.plans.asked(asker, false);
         if held >= spec.each {
             let most = spec.each;
             let message =
@@ -91,24 +91,14 @@ impl MessageBroker {
 
     /// Returns the place for one query more.
     pub(super) fn place_for_query(&self, asker: Asker) -> Result<RequestPlace, QueryRefused> {
-        let spec = self.requested.spec(asker.number);
+        let spec = self.spec(asker.number);
         let places = spec.map_or(0, |spec| spec.places.len());
-        let free = spec.and_then(|spec| self.requested.free_place(spec));
+        let free = spec.and_then(|spec| self.free_place(spec));
         free.ok_or_else(|| refused(format!("all {places} places of the channel for queries are in use")))
     }
 
-    /// Refuses requests to a channel that has moved to another worker.
-    pub(super) fn check_is_here(&self, number: u32) -> Result<(), QueryRefused> {
-        match self.placement.elsewhere(number) {
-            Some(Owner { proxy, worker }) => {
-                Err(refused(format!("the channel has moved to {proxy}/{worker}; connect again")))
-            }
-            None => Ok(()),
-        }
-    }
-
     pub(super) fn granted(&self, at: usize, shared: bool) -> Value {
-        let live = &self.requested.live[at];
+        let live = &self.live[at];
         json!({
             "query": live.name(),
             "address": format!("tcp://{}", live.place.address),
@@ -121,7 +111,13 @@ impl MessageBroker {
     }
 
     /// Answers a request to release a query.
-    pub(in crate::messages) fn answer_release(&mut self, now: Instant, asker: Asker, name: &Value) -> Value {
+    pub(in crate::messages) fn answer_release(
+        &mut self,
+        now: Instant,
+        asker: Asker,
+        name: &Value,
+        served: &mut Served<'_>,
+    ) -> Value {
         let text = name.as_str();
         let is_called = |live: &Live| {
             let given = live.handler().filter(|_| live.by == asker.requester).map(|known| &known.name[..]);
@@ -131,33 +127,39 @@ impl MessageBroker {
                 .any(|own| Some(own) == text)
         };
         let mine = |live: &Live| live.of == asker.number && is_called(live);
-        let Some(at) = self.requested.live.iter().position(mine) else {
-            let format = name.as_str().and_then(|name| self.release_format(now, asker, name));
+        let Some(at) = self.live.iter().position(mine) else {
+            let format =
+                name.as_str().and_then(|name| self.release_format(now, asker, name, served.connections));
             return format.unwrap_or_else(|| {
                 refusal(&format!("there is no query, format or handler {name} of this channel"))
             });
         };
-        if let Some(answer) = self.release_handler(asker, at) {
+        if let Some(answer) = self.release_handler(asker, at, served) {
             return answer;
         }
-        let live = &mut self.requested.live[at];
+        let live = &mut self.live[at];
         let before = live.holders.len();
         live.holders.retain(|holder| *holder != asker.requester);
         if live.holders.len() == before {
             return refusal(&format!("{name} was asked for by others"));
         }
         live.is_released = live.holders.is_empty();
-        let (name, number, requesters) = (live.name().to_owned(), live.number(), live.holders.len());
-        let subscriptions = self.subscriptions(number);
-        self.settle_requests(now);
+        let (name, requesters) = (live.name().to_owned(), live.holders.len());
+        let subscriptions = live.subscriptions(served);
+        self.settle(now, served);
         json!({"released": name, "requesters": requesters, "subscriptions": subscriptions})
     }
 
     /// Lists the running queries that were asked of a channel.
-    pub(in crate::messages) fn answer_queries(&self, now: Instant, asker: Asker) -> Value {
+    pub(in crate::messages) fn answer_queries(
+        &self,
+        now: Instant,
+        asker: Asker,
+        served: &Served<'_>,
+    ) -> Value {
         let of = |live: &&Live| live.of == asker.number && live.handler().is_none();
         let describe = |live: &Live| {
-            let subscriptions = self.subscriptions(live.number());
+            let subscriptions = live.subscriptions(served);
             let ends = (live.seen + live.lease).saturating_since(now);
             json!({
                 "query": live.name(),
@@ -172,9 +174,19 @@ impl MessageBroker {
                 "yours": live.holders.contains(&asker.requester),
             })
         };
-        let live: Vec<Value> = self.requested.live.iter().filter(of).map(describe).collect();
-        let places = self.requested.specs.iter().find(|spec| spec.number == asker.number);
+        let live: Vec<Value> = self.live.iter().filter(of).map(describe).collect();
+        let places = self.specs.iter().find(|spec| spec.number == asker.number);
         json!({"queries": live, "places": places.map_or(0, |spec| spec.places.len())})
+    }
+}
+
+/// Refuses requests to a channel that has moved to another worker.
+pub(super) fn check_is_here(number: u32, served: &Served<'_>) -> Result<(), QueryRefused> {
+    match served.elsewhere(number) {
+        Some(Owner { proxy, worker }) => {
+            Err(refused(format!("the channel has moved to {proxy}/{worker}; connect again")))
+        }
+        None => Ok(()),
     }
 }
 

@@ -18,10 +18,11 @@ use csp_operators::FormatSet;
 use csp_types::{FlowLabel, Instant};
 use serde_json::{Map, Value, json};
 
-use super::answer::Asker;
+use super::answer::{Asker, check_is_here};
 use super::planning::{Purpose, Renewal, Renewed, Task};
-use super::{Live, QueryAsked, QueryRefused, Requester, Runs, Wanted, labelled, refused};
-use crate::messages::MessageBroker;
+use super::{Live, QueryAsked, QueryRefused, Requested, Requester, Runs, Wanted, labelled, refused};
+use crate::messages::connections::Connections;
+use crate::messages::served::Served;
 
 /// Most publishers of one format.
 const PUBLISHERS_MAX: usize = 4_096;
@@ -160,7 +161,7 @@ pub(super) fn read(request: &Map<String, Value>) -> Result<FormatAsked<'_>, Quer
     })
 }
 
-impl MessageBroker {
+impl Requested {
     /// Accepts a publisher's request to bring a format. Returns the ticket of the answer, or, as an error,
     /// the answer.
     pub(in crate::messages) fn ask_for_format(
@@ -168,20 +169,21 @@ impl MessageBroker {
         now: Instant,
         (label, asker): (FlowLabel, Asker),
         asked: FormatAsked<'_>,
+        served: &Served<'_>,
     ) -> Result<u64, Value> {
-        let waits = match self.share_format(now, asker, asked) {
+        let waits = match self.share_format(now, asker, asked, served) {
             Ok(true) => return Err(self.brought(asker, asked.name, true)),
             Ok(false) => self.admit_format(now, (label, asker), asked),
             Err(refused) => Err(refused),
         };
         waits.map_err(|refused| {
-            self.requested.counters.refused += 1;
+            self.counters.refused += 1;
             refused.into()
         })
     }
 
     fn brought(&self, asker: Asker, name: &str, shared: bool) -> Value {
-        let lease = self.requested.lease(asker.number);
+        let lease = self.lease(asker.number);
         json!({"format": name, "lease_s": lease.as_secs(), "shared": shared})
     }
 
@@ -192,9 +194,10 @@ impl MessageBroker {
         now: Instant,
         asker: Asker,
         asked: FormatAsked<'_>,
+        served: &Served<'_>,
     ) -> Result<bool, QueryRefused> {
         let (number, requester) = (asker.number, asker.requester);
-        let spec = self.requested.spec(number).filter(|spec| spec.formats_max > 0).ok_or_else(|| {
+        let spec = self.spec(number).filter(|spec| spec.formats_max > 0).ok_or_else(|| {
             refused(
                 "publishers bring no formats to the channel: its `requests` in the policy have no `formats`",
             )
@@ -202,9 +205,9 @@ impl MessageBroker {
         if !asker.may_publish {
             return Err(refused("the key has not the right `publish`"));
         }
-        self.check_is_here(number)?;
-        let brought = &self.requested.brought;
-        let held = brought.held(number, requester) + self.requested.plans.asked(asker, true);
+        check_is_here(number, served)?;
+        let brought = &self.brought;
+        let held = brought.held(number, requester) + self.plans.asked(asker, true);
         let known = brought.channels.get(&number);
         let same = known.and_then(|known| {
             let same = |(format, lease): (&BroughtFormat, &Lease)| {
@@ -220,7 +223,7 @@ impl MessageBroker {
             return Err(refused(format!("the publisher has {held} formats here, and may have {most}")));
         }
         if let Some(at) = same {
-            let lease = &mut self.requested.brought.channels.entry(number).or_default().leases[at];
+            let lease = &mut self.brought.channels.entry(number).or_default().leases[at];
             if !is_holder && lease.holders.len() >= PUBLISHERS_MAX {
                 return Err(refused(format!(
                     "the format has {PUBLISHERS_MAX} publishers, as many as it may have"
@@ -230,7 +233,7 @@ impl MessageBroker {
             lease.seen = now;
             return Ok(true);
         }
-        let formats = brought.formats(number).len() + self.requested.plans.formats(number);
+        let formats = brought.formats(number).len() + self.plans.formats(number);
         if formats >= spec.formats_max {
             let most = spec.formats_max;
             return Err(refused(format!("publishers may bring {most} formats to the channel, and have")));
@@ -247,7 +250,7 @@ impl MessageBroker {
     ) -> Result<u64, QueryRefused> {
         self.check_time(now, asker)?;
         let number = asker.number;
-        let planner = self.requested.spec(number).map(|spec| spec.planner.clone());
+        let planner = self.spec(number).map(|spec| spec.planner.clone());
         let planner = planner.ok_or_else(|| refused("the channel was removed"))?; // it was just found
         let of = |live: &Live| match &live.runs {
             Runs::Wanted(wanted @ Wanted::Translation { .. }) if live.of == number => Some(Renewal {
@@ -258,14 +261,14 @@ impl MessageBroker {
             }),
             _ => None,
         };
-        let renewals = self.requested.live.iter().filter_map(of).collect();
-        let id = self.requested.brought.next_id(number);
-        let brought = self.requested.brought.formats(number).to_vec();
+        let renewals = self.live.iter().filter_map(of).collect();
+        let id = self.brought.next_id(number);
+        let brought = self.brought.formats(number).to_vec();
         let (name, xml): (_, Arc<str>) = (asked.name.to_owned(), asked.xml.into());
         let message = asked.message.map(str::to_owned);
         let purpose = Purpose::Format { name: name.clone(), xml: xml.clone(), message: message.clone(), id };
         let task = Task::Format { name, xml, message, id, brought, renewals };
-        Ok(self.requested.plans.add(now, (label, asker), (task, purpose), planner))
+        Ok(self.plans.add(now, (label, asker), (task, purpose), planner))
     }
 
     /// Adds a format that was checked, with the plans of translations that read it. Returns the answer.
@@ -275,37 +278,44 @@ impl MessageBroker {
         asker: Asker,
         ((name, xml, message), id): ((String, Arc<str>, Option<String>), FormatId),
         ((schema, found), renewed): ((Arc<Schema>, Name), Renewed),
+        served: &mut Served<'_>,
     ) -> Value {
         let number = asker.number;
         let asked = FormatAsked { name: &name, xml: &xml, message: message.as_deref() };
-        match self.share_format(now, asker, asked) {
+        match self.share_format(now, asker, asked, served) {
             Ok(false) => {}
             Ok(true) => return self.brought(asker, &name, true),
             Err(refused) => {
-                self.requested.counters.refused += 1;
+                self.counters.refused += 1;
                 return refused.into();
             }
         }
-        let known = self.requested.brought.formats(number);
+        let known = self.brought.formats(number);
         if known.iter().any(|format| format.id == id || format.name == name) {
-            self.requested.counters.refused += 1;
+            self.counters.refused += 1;
             return refused("the channel's formats have changed meanwhile; ask again").into();
         }
         let holders = BTreeSet::from([asker.requester]);
-        let known = self.requested.brought.channels.entry(number).or_default();
+        let known = self.brought.channels.entry(number).or_default();
         let answer_name = name.clone();
         known.formats.push(BroughtFormat { name, id, schema, message: found, xml });
         known.leases.push(Lease { message, holders, seen: now });
         known.apply();
-        self.requested.counters.formats += 1;
-        self.renew_translations(now, number, renewed);
+        self.counters.formats += 1;
+        self.renew_translations(now, number, renewed, served);
         self.brought(asker, &answer_name, false)
     }
 
     /// Makes translations of a channel's messages read the formats that it has now. Plans that were made
     /// before are used where they exist. A translation that cannot be renewed stays as it is.
-    pub(super) fn renew_translations(&mut self, now: Instant, number: u32, mut planned: Renewed) {
-        let super::Requested { live, specs, brought, .. } = &self.requested;
+    pub(super) fn renew_translations(
+        &mut self,
+        now: Instant,
+        number: u32,
+        mut planned: Renewed,
+        served: &mut Served<'_>,
+    ) {
+        let Requested { live, specs, brought, .. } = self;
         let Some(spec) = specs.iter().find(|spec| spec.number == number) else { return };
         let renewed = |(at, live): (usize, &Live)| {
             let Runs::Wanted(wanted @ Wanted::Translation { .. }) = &live.runs else { return None };
@@ -323,53 +333,58 @@ impl MessageBroker {
         };
         let of = live.iter().enumerate().filter(|(_, live)| live.of == number);
         let renewed: Vec<_> = of.filter_map(renewed).collect();
-        self.paths.now = now;
         for (at, plan) in renewed {
             // What has entered the former path leaves through it, as the formats were.
-            if self.set_path(&plan.path).is_ok() {
-                self.requested.live[at].plan = plan;
+            if served.set_paths(now, plan.path.number, &[&plan.path]).is_ok() {
+                self.live[at].plan = plan;
             }
         }
-        self.apply_feeds();
+        self.apply_feeds(served);
     }
 
     /// Releases a publisher's share of a format, and returns the answer; `None` if there is no format of that
     /// name.
-    pub(super) fn release_format(&mut self, now: Instant, asker: Asker, name: &str) -> Option<Value> {
+    pub(super) fn release_format(
+        &mut self,
+        now: Instant,
+        asker: Asker,
+        name: &str,
+        connections: &Connections,
+    ) -> Option<Value> {
         let number = asker.number;
-        let at = self.requested.brought.formats(number).iter().position(|format| format.name == name)?;
-        let known = self.requested.brought.channels.get_mut(&number)?;
+        let at = self.brought.formats(number).iter().position(|format| format.name == name)?;
+        let known = self.brought.channels.get_mut(&number)?;
         let lease = &mut known.leases[at];
         if !lease.holders.remove(&asker.requester) {
             return Some(json!({"error": format!("format {name} was brought by others")}));
         }
         let publishers = lease.holders.len();
         if publishers == 0 {
-            self.settle_formats(now);
+            self.settle_formats(now, connections);
         }
-        let read = self.requested.brought.formats(number).iter().any(|format| format.name == name);
+        let read = self.brought.formats(number).iter().any(|format| format.name == name);
         Some(json!({"released": name, "publishers": publishers, "in_use": read}))
     }
 
     /// Ends formats that neither a connection of their publishers nor a query has used for the time of their
     /// lease.
-    pub(super) fn settle_formats(&mut self, now: Instant) {
+    pub(super) fn settle_formats(&mut self, now: Instant, connections: &Connections) {
         let is_due = |(number, known): (&u32, &OfChannel)| {
-            let lease = self.requested.lease(*number);
+            let lease = self.lease(*number);
             known.leases.iter().any(|held| held.is_due(lease, now)).then_some(*number)
         };
-        let due: Vec<u32> = self.requested.brought.channels.iter().filter_map(is_due).collect();
+        let due: Vec<u32> = self.brought.channels.iter().filter_map(is_due).collect();
         if due.is_empty() {
             return;
         }
         // All connections are looked at once, and all formats of a channel with them, so that they are due
         // together from then on.
-        let of_due = self.connections.iter().filter(|peer| due.contains(&peer.number));
+        let of_due = connections.iter().filter(|peer| due.contains(&peer.number));
         let present: BTreeSet<(u32, Requester)> =
             of_due.map(|peer| (peer.number, Requester::of(peer))).collect();
-        let mut channels = std::mem::take(&mut self.requested.brought.channels);
+        let mut channels = std::mem::take(&mut self.brought.channels);
         channels.retain(|number, known| {
-            let (lease, mut at) = (self.requested.lease(*number), 0);
+            let (lease, mut at) = (self.lease(*number), 0);
             while let Some(held) = known.leases.get_mut(at).filter(|_| due.contains(number)) {
                 let has_publisher = held.holders.iter().any(|holder| present.contains(&(*number, *holder)));
                 let in_use = has_publisher || self.reads_format(*number, known.formats[at].id);
@@ -384,19 +399,19 @@ impl MessageBroker {
             }
             !known.formats.is_empty()
         });
-        self.requested.brought.channels = channels;
+        self.brought.channels = channels;
     }
 
     /// Returns whether a query or translation reads a channel's format.
     fn reads_format(&self, number: u32, id: FormatId) -> bool {
-        let mut feeds = self.requested.live.iter().flat_map(|live| &live.plan.feeds);
+        let mut feeds = self.live.iter().flat_map(|live| &live.plan.feeds);
         feeds.any(|feed| feed.from == number && feed.format == id)
     }
 
     /// Keeps the formats that the rules of a new policy permit and that still fit beside the policy's own.
     /// The others end.
     pub(super) fn keep_formats(&mut self) {
-        let super::Requested { specs, brought, .. } = &mut self.requested;
+        let Requested { specs, brought, .. } = self;
         brought.channels.retain(|number, known| {
             let Some(spec) = specs.iter().find(|spec| spec.number == *number) else { return false };
             let mut at = 0;
@@ -412,7 +427,7 @@ impl MessageBroker {
 
     /// Describes the formats that publishers have brought to a channel.
     pub(in crate::messages) fn describe_brought(&self, number: u32) -> impl Iterator<Item = Value> + '_ {
-        let known = self.requested.brought.channels.get(&number);
+        let known = self.brought.channels.get(&number);
         let of = |(format, lease): (&BroughtFormat, &Lease)| {
             let by: Vec<String> = lease.holders.iter().take(LISTED_MAX).map(Requester::to_string).collect();
             let publishers = lease.holders.len();

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use csp_types::{Duration, Instant};
 
 use super::{Live, NOTICES_MAX, Requested};
-use crate::messages::{Bound, MessageBroker};
+use crate::messages::MessageBroker;
+use crate::messages::served::subscriptions;
 
 /// Outcomes of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -106,9 +107,10 @@ impl MessageBroker {
     /// Returns the queries that programs have asked for, by the names of their channels.
     pub fn requested(&self) -> Vec<(String, RequestedSnapshot)> {
         let of = |live: &Live| {
-            let bound: Option<&Bound> = self.channels.get(live.of);
+            let (plane, number) = (self.plane.as_ref(), live.number());
+            let subscriptions = subscriptions(plane, &self.channels, number, &live.topic);
             let snapshot = RequestedSnapshot {
-                of: bound.map_or_else(String::new, |bound| bound.spec.channel.name.clone()),
+                of: self.channels.name(live.of),
                 by: live.by.to_string(),
                 requesters: live.holders.len() as u64,
                 sql: live.runs.to_string(),
@@ -116,7 +118,7 @@ impl MessageBroker {
                 address: live.place.address,
                 topic: live.topic.clone(),
                 lease: live.lease,
-                ends: (self.subscriptions(live.number()) == 0).then(|| live.seen + live.lease),
+                ends: (subscriptions == 0).then(|| live.seen + live.lease),
             };
             (live.name().to_owned(), snapshot)
         };

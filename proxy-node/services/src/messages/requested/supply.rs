@@ -6,32 +6,34 @@ use csp_messages::{FormatId, StageMaker};
 use csp_types::{FlowLabel, Instant};
 use serde_json::{Value, json};
 
-use super::answer::Asker;
+use super::answer::{Asker, check_is_here};
 use super::handlers::{Brought, HandlerAsked, HandlerJob, Load, MadeHandler, Pending};
 use super::{
-    Live, QueryPlan, QueryRefused, RequestNotice, RequestPlace, RequestSpec, Requester, Runs, label, refused,
+    Live, QueryPlan, QueryRefused, RequestNotice, RequestPlace, RequestSpec, Requested, Requester, Runs,
+    label, refused,
 };
 use crate::messages::MessageBroker;
 use crate::messages::formats::ChannelFeed;
 use crate::messages::paths::{ChannelPath, PathStage};
 use crate::messages::requests::refusal;
+use crate::messages::served::Served;
 
 /// Name of brought handlers in paths. It is the same for all, so that a handler takes over the state of the
 /// one that it replaces.
 const SUPPLIED: &str = "supplied";
 
-impl MessageBroker {
+impl Requested {
     /// Accepts a request for a handler. Returns the ticket of the answer, which follows when the handler was
     /// made.
     pub(in crate::messages) fn ask_for_handler(
         &mut self,
         now: Instant,
         (label, asker): (FlowLabel, Asker),
-        asked: HandlerAsked,
-        module: Option<Vec<u8>>,
+        (asked, module): (HandlerAsked, Option<Vec<u8>>),
+        served: &Served<'_>,
     ) -> Result<u64, Value> {
-        self.admit_handler(now, (label, asker), asked, module).map_err(|refused| {
-            self.requested.counters.refused += 1;
+        self.admit_handler(now, (label, asker), (asked, module), served).map_err(|refused| {
+            self.counters.refused += 1;
             refused.into()
         })
     }
@@ -40,27 +42,27 @@ impl MessageBroker {
         &mut self,
         now: Instant,
         (label, asker): (FlowLabel, Asker),
-        asked: HandlerAsked,
-        module: Option<Vec<u8>>,
+        (asked, module): (HandlerAsked, Option<Vec<u8>>),
+        served: &Served<'_>,
     ) -> Result<u64, QueryRefused> {
         let (of, by) = (asker.number, asker.requester);
         let none = || {
             refused("nobody brings handlers to the channel: its `requests` in the policy have no `handlers`")
         };
-        let spec = self.requested.specs.iter().find(|spec| spec.number == of).ok_or_else(none)?;
+        let spec = self.specs.iter().find(|spec| spec.number == of).ok_or_else(none)?;
         let rules = spec.handlers.as_ref().ok_or_else(none)?;
-        let bound = self.channels.get(of).ok_or_else(|| refused("the channel was removed"))?;
+        let bound = served.channels.get(of).ok_or_else(|| refused("the channel was removed"))?;
         rules.check(bound.spec.keys.as_deref(), by)?;
-        self.check_is_here(of)?;
+        check_is_here(of, served)?;
         let len = module.as_ref().map_or(0, Vec::len);
         if module.is_none() && asked.hash.is_none() {
             return Err(refused(
                 "the request has neither the module's bytes, as a second frame, nor its SHA-256",
             ));
         }
-        self.requested.supply.check(by, len)?;
+        self.supply.check(by, len)?;
         let place = match self.brought_by(of, by, &asked.name) {
-            Some(at) => self.requested.live[at].place.clone(),
+            Some(at) => self.live[at].place.clone(),
             None => self.place_for_handler(spec, by)?,
         };
         let job = |ticket: u64, pending: Weak<()>, load: Load| HandlerJob {
@@ -81,7 +83,7 @@ impl MessageBroker {
         let (kept_place, bounds) = (place.clone(), rules.bounds.clone());
         let pending =
             |ticket, alive| Pending::new((ticket, alive), (label, of, by), kept, (kept_place, bounds), now);
-        Ok(self.requested.supply.add(pending, len, job))
+        Ok(self.supply.add(pending, len, job))
     }
 
     /// Returns the handler that a requester has brought to a channel under a name.
@@ -89,14 +91,14 @@ impl MessageBroker {
         let is_it = |live: &Live| {
             live.of == of && live.by == by && live.handler().is_some_and(|brought| brought.name == name)
         };
-        self.requested.live.iter().position(is_it)
+        self.live.iter().position(is_it)
     }
 
     /// Checks that a requester may have one more handler. Returns the place for it.
     fn place_for_handler(&self, spec: &RequestSpec, by: Requester) -> Result<RequestPlace, QueryRefused> {
         let most = spec.handlers.as_ref().map_or(0, |rules| rules.each);
         let is_its = |live: &&Live| live.of == spec.number && live.by == by && live.handler().is_some();
-        let held = self.requested.live.iter().filter(is_its).count();
+        let held = self.live.iter().filter(is_its).count();
         if held >= most {
             let message = format!(
                 "the requester has {held} handlers, and may have {most} at a time; release one, or bring this one under its name"
@@ -106,33 +108,33 @@ impl MessageBroker {
         let places = spec.places.len();
         let none =
             || refused(format!("all {places} places of the channel for queries and handlers are in use"));
-        self.requested.free_place(spec).ok_or_else(none)
-    }
-
-    /// Returns the next job for the thread that makes handlers, which passes the result to
-    /// [`handler_made`](Self::handler_made).
-    pub fn poll_handler_job(&mut self) -> Option<HandlerJob> {
-        self.requested.supply.next_job()
+        self.free_place(spec).ok_or_else(none)
     }
 
     /// Activates a handler that was made, at a free place or in place of the one that its requester has
     /// brought before under the same name, and answers the request. `Err`: why it cannot be made. A handler
     /// without an asker is dropped.
-    pub fn handler_made(&mut self, now: Instant, ticket: u64, made: Result<MadeHandler, String>) {
-        let Some(pending) = self.requested.supply.take(ticket) else { return };
+    fn handler_made(
+        &mut self,
+        now: Instant,
+        (ticket, made): (u64, Result<MadeHandler, String>),
+        served: &mut Served<'_>,
+    ) {
+        let Some(pending) = self.supply.take(ticket) else { return };
         let label = pending.label;
-        let placed = made.map_err(refused).and_then(|made| self.place_handler(now, pending, made));
+        let placed = made.map_err(refused).and_then(|made| self.place_handler(now, pending, made, served));
         let answer = placed.unwrap_or_else(|refused| {
-            self.requested.counters.refused += 1;
+            self.counters.refused += 1;
             refused.into()
         });
-        self.answer_later(label, ticket, &answer);
+        served.answer(label, ticket, &answer);
     }
 
     /// Refuses requests that have waited for too long.
-    pub(super) fn settle_supply(&mut self, now: Instant) {
-        while let Some(ticket) = self.requested.supply.overdue(now) {
-            self.handler_made(now, ticket, Err("the handler was not made in time; ask again".to_owned()));
+    pub(super) fn settle_supply(&mut self, now: Instant, served: &mut Served<'_>) {
+        while let Some(ticket) = self.supply.overdue(now) {
+            let late = Err("the handler was not made in time; ask again".to_owned());
+            self.handler_made(now, (ticket, late), served);
         }
     }
 
@@ -141,33 +143,34 @@ impl MessageBroker {
         now: Instant,
         pending: Pending,
         made: MadeHandler,
+        served: &mut Served<'_>,
     ) -> Result<Value, QueryRefused> {
         let changed = || refused("the policy has changed meanwhile; ask again");
         let Pending { of, by, asked, place, bounds, .. } = pending;
-        let spec = self.requested.specs.iter().find(|spec| spec.number == of).ok_or_else(changed)?;
+        let spec = self.specs.iter().find(|spec| spec.number == of).ok_or_else(changed)?;
         let rules = spec.handlers.as_ref().filter(|rules| rules.bounds == bounds).ok_or_else(changed)?;
         let place = spec.places.iter().find(|known| known.spec.number == place.spec.number);
         let place = place.ok_or_else(changed)?.clone();
         rules.check(place.spec.keys.as_deref(), by)?;
-        self.check_is_here(of)?;
+        check_is_here(of, served)?;
         let (lease, HandlerAsked { name, parameters, .. }) = (spec.lease, asked);
         let at = self.brought_by(of, by, &name);
         let brought = Brought { name, module: made.module, parameters, bounds };
         let runs = Runs::Handler(Box::new(brought));
         if let Some(at) = at {
-            self.swap_handler(now, at, runs, made.maker)?;
+            self.swap_handler(now, at, (runs, made.maker), served)?;
             return Ok(self.supplied(at, true));
         }
-        if self.requested.live.iter().any(|live| live.number() == place.spec.number) {
+        if self.live.iter().any(|live| live.number() == place.spec.number) {
             return Err(refused("its place was taken meanwhile; ask again"));
         }
-        let topic = self.new_topic(&place, now);
+        let topic = self.new_topic(&place, now, served);
         let plan = plan(of, &place, &topic, (&runs, made.maker));
         let (holders, seen, is_released) = (vec![by], now, false);
         let live = Live { of, place, topic, runs, json: false, by, holders, plan, lease, seen, is_released };
-        self.begin_request(now, live).map_err(refused)?;
-        self.requested.counters.handlers += 1;
-        Ok(self.supplied(self.requested.live.len() - 1, false))
+        self.begin_request(now, live, served).map_err(refused)?;
+        self.counters.handlers += 1;
+        Ok(self.supplied(self.live.len() - 1, false))
     }
 
     /// Changes the code or the parameters of a handler between two messages. Its channel, subscribers and
@@ -176,23 +179,23 @@ impl MessageBroker {
         &mut self,
         now: Instant,
         at: usize,
-        runs: Runs,
-        maker: StageMaker,
+        (runs, maker): (Runs, StageMaker),
+        served: &mut Served<'_>,
     ) -> Result<(), QueryRefused> {
-        let live = &self.requested.live[at];
+        let live = &self.live[at];
         let plan = plan(live.of, &live.place, &live.topic, (&runs, maker));
-        self.paths.now = now;
-        self.set_path(&plan.path).map_err(|error| refused(error.to_string()))?;
-        let live = &mut self.requested.live[at];
+        let done = served.set_paths(now, plan.path.number, &[&plan.path]);
+        done.map_err(|error| refused(error.to_string()))?;
+        let live = &mut self.live[at];
         (live.plan, live.runs, live.seen) = (plan, runs, now);
         let notice = live.begins();
-        self.requested.counters.swapped += 1;
-        self.requested.notify(notice);
+        self.counters.swapped += 1;
+        self.notify(notice);
         Ok(())
     }
 
     fn supplied(&self, at: usize, swapped: bool) -> Value {
-        let live = &self.requested.live[at];
+        let live = &self.live[at];
         let Some(brought) = live.handler() else { return Value::Null };
         json!({
             "handler": live.name(),
@@ -208,25 +211,35 @@ impl MessageBroker {
 
     /// Ends a handler at the request of the program that has brought it, subscribers or not; `None`: it is a
     /// query.
-    pub(super) fn release_handler(&mut self, asker: Asker, at: usize) -> Option<Value> {
-        let live = &self.requested.live[at];
+    pub(super) fn release_handler(
+        &mut self,
+        asker: Asker,
+        at: usize,
+        served: &mut Served<'_>,
+    ) -> Option<Value> {
+        let live = &self.live[at];
         let brought = live.handler()?;
         if live.by != asker.requester {
             return Some(refusal(&format!("{} was brought by others", live.name())));
         }
-        let subscriptions = self.subscriptions(live.number());
+        let subscriptions = live.subscriptions(served);
         let answer = json!({"released": live.name(), "name": brought.name, "subscriptions": subscriptions});
-        self.requested.counters.released += 1;
-        self.end_request(at, "released");
+        self.counters.released += 1;
+        self.end_request(at, "released", served);
         Some(answer)
     }
 
     /// Answers which handlers programs have brought to a channel. Parameters are shown only to the requester
     /// that has set them.
-    pub(in crate::messages) fn answer_handlers(&self, now: Instant, asker: Asker) -> Value {
+    pub(in crate::messages) fn answer_handlers(
+        &self,
+        now: Instant,
+        asker: Asker,
+        served: &Served<'_>,
+    ) -> Value {
         let describe = |live: &Live| {
             let brought = live.handler().filter(|_| live.of == asker.number)?;
-            let subscriptions = self.subscriptions(live.number());
+            let subscriptions = live.subscriptions(served);
             let ends = (live.seen + live.lease).saturating_since(now);
             let yours = live.by == asker.requester;
             Some(json!({
@@ -243,13 +256,29 @@ impl MessageBroker {
                 "yours": yours,
             }))
         };
-        let handlers: Vec<Value> = self.requested.live.iter().filter_map(describe).collect();
-        let places = self.requested.specs.iter().find(|spec| spec.number == asker.number);
+        let handlers: Vec<Value> = self.live.iter().filter_map(describe).collect();
+        let places = self.specs.iter().find(|spec| spec.number == asker.number);
         json!({
             "handlers": handlers,
-            "pending": self.requested.supply.waiting(asker.number),
+            "pending": self.supply.waiting(asker.number),
             "places": places.map_or(0, |spec| spec.places.len()),
         })
+    }
+}
+
+impl MessageBroker {
+    /// Returns the next job for the thread that makes handlers, which passes the result to
+    /// [`handler_made`](Self::handler_made).
+    pub fn poll_handler_job(&mut self) -> Option<HandlerJob> {
+        self.requested.supply.next_job()
+    }
+
+    /// Activates a handler that was made, at a free place or in place of the one that its requester has
+    /// brought before under the same name, and answers the request. `Err`: why it cannot be made. A handler
+    /// without an asker is dropped.
+    pub fn handler_made(&mut self, now: Instant, ticket: u64, made: Result<MadeHandler, String>) {
+        let (requested, mut served) = self.parts();
+        requested.handler_made(now, (ticket, made), &mut served);
     }
 }
 
