@@ -229,7 +229,9 @@ impl MessageBroker {
             peer.ended = true;
             true
         });
-        departed.into_iter().for_each(|ending| self.departed(number, ending));
+        let now = self.paths.now;
+        let (placement, mut movable) = self.moves();
+        departed.into_iter().for_each(|ending| placement.departed(now, (number, ending), &mut movable));
     }
 
     /// Returns the plane, once a channel was added.

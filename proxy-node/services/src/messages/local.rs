@@ -146,7 +146,8 @@ impl LocalServices for MessageBroker {
         }
         let (requested, mut served) = self.parts();
         requested.left(now, (peer.number, peer.id.is_some()), &mut served);
-        self.departed(peer.number, peer.ending);
+        let (placement, mut movable) = self.moves();
+        placement.departed(now, (peer.number, peer.ending), &mut movable);
     }
 
     fn next_ready(&mut self, link: &mut OutputLink) -> Option<FlowLabel> {
@@ -199,7 +200,8 @@ impl LocalServices for MessageBroker {
         if let Some(plane) = &mut self.plane {
             plane.on_timeout(now);
         }
-        self.settle_places(now);
+        let (placement, mut movable) = self.moves();
+        placement.settle(now, &mut movable);
         let (requested, mut served) = self.parts();
         requested.settle(now, &mut served);
         let MessageBroker { plane, paths, elsewhere, channels, placement, .. } = self;

@@ -20,8 +20,10 @@ use csp_messages::{ChannelKind, MessagePlane, PeerStatus, Role};
 use csp_proxy_core::service::local::Step;
 use csp_types::{Duration, Instant, Owner, PlacementKey};
 
+use super::MessageBroker;
+use super::channels::{Bound, Channels};
+use super::connections::Connections;
 use super::peer::Peer;
-use super::{Bound, MessageBroker};
 use place::{Move, Place};
 
 pub(super) use place::Ending;
@@ -66,6 +68,13 @@ pub(super) struct Placement {
     is_new: bool,
 }
 
+/// The parts of a broker that moves of channels read and change.
+pub(super) struct Movable<'a> {
+    plane: &'a mut Option<MessagePlane>,
+    channels: &'a Channels,
+    connections: &'a mut Connections,
+}
+
 impl Placement {
     /// Returns the owner of a channel, if it is another worker.
     pub(super) fn elsewhere(&self, number: u32) -> Option<Owner> {
@@ -101,7 +110,7 @@ impl Placement {
         self.began.is_none_or(|began| now < began + NEW_TIME)
     }
 
-    /// Returns when [`MessageBroker::settle_places`] has something to do.
+    /// Returns when [`Placement::settle`] has something to do.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.due
     }
@@ -177,27 +186,13 @@ impl MessageBroker {
     /// stays at this worker.
     pub(super) fn set_places(&mut self, now: Instant, keys: impl IntoIterator<Item = (u32, PlacementKey)>) {
         self.elsewhere.look(now);
-        let young = self.placement.is_young(now);
-        let Placement { view, places, .. } = &mut self.placement;
-        let keys: HashMap<u32, PlacementKey> = keys.into_iter().collect();
-        places.retain(|number, place| keys.get(number) == Some(&place.key));
-        for (number, key) in keys {
-            let place = places.entry(number).or_insert_with(|| Place::new(key, now));
-            if let Some(view) = view {
-                place.look_up(now, view, young);
-            }
-        }
-        self.placement.places_changed(now);
+        self.placement.set_keys(now, keys.into_iter().collect());
     }
 
     /// Sets the workers that channels may live at.
     pub fn set_view(&mut self, now: Instant, view: View) {
-        let young = self.placement.is_young(now);
-        self.placement.began.get_or_insert(now);
-        self.placement.places.values_mut().for_each(|place| place.look_up(now, &view, young));
         self.elsewhere.look(now);
-        self.placement.view = Some(view);
-        self.placement.places_changed(now);
+        self.placement.set_view(now, view);
     }
 
     /// Returns the next event for the log, if any.
@@ -205,37 +200,65 @@ impl MessageBroker {
         self.placement.notices.pop_front()
     }
 
+    /// Returns the moves of channels, and the parts that they change.
+    pub(super) fn moves(&mut self) -> (&mut Placement, Movable<'_>) {
+        let MessageBroker { placement, plane, channels, connections, .. } = self;
+        (placement, Movable { plane, channels, connections })
+    }
+}
+
+impl Placement {
+    fn set_keys(&mut self, now: Instant, keys: HashMap<u32, PlacementKey>) {
+        let young = self.is_young(now);
+        let Placement { view, places, .. } = self;
+        places.retain(|number, place| keys.get(number) == Some(&place.key));
+        for (number, key) in keys {
+            let place = places.entry(number).or_insert_with(|| Place::new(key, now));
+            if let Some(view) = view {
+                place.look_up(now, view, young);
+            }
+        }
+        self.places_changed(now);
+    }
+
+    fn set_view(&mut self, now: Instant, view: View) {
+        let young = self.is_young(now);
+        self.began.get_or_insert(now);
+        self.places.values_mut().for_each(|place| place.look_up(now, &view, young));
+        self.view = Some(view);
+        self.places_changed(now);
+    }
+
     /// Closes connections of channels that another worker owns, once they are due.
-    pub(super) fn settle_places(&mut self, now: Instant) {
-        if self.placement.due.is_none_or(|due| due > now) {
+    pub(super) fn settle(&mut self, now: Instant, movable: &mut Movable<'_>) {
+        if self.due.is_none_or(|due| due > now) {
             return;
         }
-        self.placement.due = None;
-        let Some(here) = self.placement.view.as_ref().map(|view| view.here) else { return };
-        let numbers: Vec<u32> = self.placement.places.keys().copied().collect();
+        self.due = None;
+        let Some(here) = self.view.as_ref().map(|view| view.here) else { return };
+        let numbers: Vec<u32> = self.places.keys().copied().collect();
         for number in numbers {
-            self.end_late(now, number);
-            match self.placement.owner(number) {
-                Some(owner) if owner != here => self.end_due(now, number, here, owner),
-                _ => self.keep_receivers(number),
+            self.end_late(now, number, movable);
+            match self.owner(number) {
+                Some(owner) if owner != here => self.end_due(now, number, (here, owner), movable),
+                _ => self.keep_receivers(number, movable),
             }
-            self.release_publishers(now, number);
+            self.release_publishers(now, number, movable.connections);
         }
         // After the moves of all channels have begun: those that lead to others are among them.
         let moving: Vec<u32> = self
-            .placement
             .places
             .iter()
             .filter(|(_, place)| place.moving.is_some())
             .map(|(number, _)| *number)
             .collect();
-        moving.into_iter().for_each(|number| self.drain_receivers(number));
+        moving.into_iter().for_each(|number| self.drain_receivers(now, number, movable));
     }
 
     /// Begins to close the connections of a channel that another worker owns.
-    fn end_due(&mut self, now: Instant, number: u32, here: Owner, to: Owner) {
-        let MessageBroker { placement, connections, plane, channels, .. } = self;
-        let Some(place) = placement.places.get_mut(&number) else { return };
+    fn end_due(&mut self, now: Instant, number: u32, (here, to): (Owner, Owner), movable: &mut Movable<'_>) {
+        let Movable { plane, channels, connections } = movable;
+        let Some(place) = self.places.get_mut(&number) else { return };
         let (mut began, mut senders, mut strangers, mut later) = (0, 0, false, None::<Instant>);
         connections.for_each_of(number, |peer| {
             if peer.ending != Ending::Stays {
@@ -262,13 +285,13 @@ impl MessageBroker {
                 (now + patience, (place.doublings + 1).min(DOUBLINGS_MAX));
         }
         let due = later.map(|later| later.max(now + LOOK_INTERVAL));
-        due.into_iter().for_each(|due| placement.look_at(due));
+        due.into_iter().for_each(|due| self.look_at(due));
         if began == 0 {
             return;
         }
         let senders_until = now + SENDERS_TIME;
         let receivers_until = senders_until + RECEIVERS_TIME;
-        let Some(place) = placement.places.get_mut(&number) else { return };
+        let Some(place) = self.places.get_mut(&number) else { return };
         let moving = place.moving.get_or_insert(Move {
             to,
             senders: 0,
@@ -283,22 +306,22 @@ impl MessageBroker {
         moving.connections += began;
         moving.senders_until = (moving.senders > 0).then_some(senders_until);
         place.totals.connections += began;
-        placement.look_at(senders_until);
-        let channel = channels.get(number).map_or_else(String::new, |b| b.spec.channel.name.clone());
-        placement.notify(MoveNotice::Began { channel, from: here, to, connections: began });
+        self.look_at(senders_until);
+        let channel = channels.name(number);
+        self.notify(MoveNotice::Began { channel, from: here, to, connections: began });
     }
 
     /// Sends moving receivers the messages that wait for them, once no sender is left, and nothing comes from other
     /// channels.
-    fn drain_receivers(&mut self, number: u32) {
-        let moving = self.placement.places.get(&number).and_then(|place| place.moving.as_ref());
+    fn drain_receivers(&mut self, now: Instant, number: u32, movable: &mut Movable<'_>) {
+        let moving = self.places.get(&number).and_then(|place| place.moving.as_ref());
         if moving.is_none_or(|moving| moving.senders_until.is_some()) {
             return;
         }
-        if self.awaits_sources(number) {
-            return self.placement.look_at(self.paths.now + RELEASE_INTERVAL);
+        if self.awaits_sources(number, movable) {
+            return self.look_at(now + RELEASE_INTERVAL);
         }
-        self.connections.for_each_of(number, |peer| {
+        movable.connections.for_each_of(number, |peer| {
             let drains = peer.ending == Ending::Waits;
             if drains {
                 peer.ending = Ending::Drains;
@@ -309,50 +332,35 @@ impl MessageBroker {
 
     /// Returns whether messages may still come to a channel that moves from those that lead to it, which move with it:
     /// senders are left there, or messages are on their way.
-    fn awaits_sources(&self, number: u32) -> bool {
-        let Some(plane) = &self.plane else { return false };
+    fn awaits_sources(&self, number: u32, movable: &Movable<'_>) -> bool {
+        let Some(plane) = &movable.plane else { return false };
         let is_busy = |source: u32| {
-            let moving = self.placement.places.get(&source).and_then(|place| place.moving.as_ref());
+            let moving = self.places.get(&source).and_then(|place| place.moving.as_ref());
             let waiting = |id| plane.waiting_in_paths(id) + plane.waiting_in_flows(id);
             moving.is_some_and(|moving| moving.senders_until.is_some())
-                || self.channels.get(source).is_some_and(|bound| waiting(bound.id) > 0)
+                || movable.channels.get(source).is_some_and(|bound| waiting(bound.id) > 0)
         };
-        self.sources_of(number).into_iter().any(is_busy)
-    }
-
-    /// Returns the channels whose messages reach a channel, in any number of steps.
-    fn sources_of(&self, number: u32) -> Vec<u32> {
-        let Some(plane) = &self.plane else { return Vec::new() };
-        let (mut all, mut at) = (vec![number], 0);
-        while let Some(to) = all.get(at).and_then(|number| self.channels.get(*number)) {
-            let is_source =
-                |from: &&Bound| !all.contains(&from.spec.number) && plane.leads_to(from.id, to.id);
-            let sources: Vec<u32> =
-                self.channels.iter().filter(is_source).map(|from| from.spec.number).collect();
-            all.extend(sources);
-            at += 1;
-        }
-        all.split_off(1)
+        movable.sources_of(number).into_iter().any(is_busy)
     }
 
     /// Keeps the receivers that were not sent FIN, because the channel has returned.
-    fn keep_receivers(&mut self, number: u32) {
-        let Some(place) = self.placement.places.get_mut(&number) else { return };
+    fn keep_receivers(&mut self, number: u32, movable: &mut Movable<'_>) {
+        let Some(place) = self.places.get_mut(&number) else { return };
         let Some(moving) = &mut place.moving else { return };
-        self.connections.for_each_of(number, |peer| {
+        movable.connections.for_each_of(number, |peer| {
             if matches!(peer.ending, Ending::Waits | Ending::Drains) {
                 peer.ending = Ending::Stays;
                 moving.left -= 1;
             }
             false
         });
-        self.end_move(number);
+        self.end_move(number, movable);
     }
 
     /// Closes connections that did not end by themselves in time.
-    fn end_late(&mut self, now: Instant, number: u32) {
-        let MessageBroker { placement, connections, plane, .. } = self;
-        let Some(moving) = placement.places.get_mut(&number).and_then(|place| place.moving.as_mut()) else {
+    fn end_late(&mut self, now: Instant, number: u32, movable: &mut Movable<'_>) {
+        let Movable { plane, connections, .. } = &mut *movable;
+        let Some(moving) = self.places.get_mut(&number).and_then(|place| place.moving.as_mut()) else {
             return;
         };
         let senders_late = moving.senders_until.is_some_and(|until| until <= now);
@@ -377,29 +385,33 @@ impl MessageBroker {
         });
         let next = moving.senders_until.unwrap_or(moving.receivers_until);
         if next > now {
-            placement.look_at(next);
+            self.look_at(next);
         }
-        self.drain_receivers(number);
+        self.drain_receivers(now, number, movable);
     }
 
     /// Processes the end of a connection that was moving.
-    pub(super) fn departed(&mut self, number: u32, ending: Ending) {
-        let Some(moving) = self.placement.places.get_mut(&number).and_then(|place| place.moving.as_mut())
-        else {
+    pub(super) fn departed(
+        &mut self,
+        now: Instant,
+        (number, ending): (u32, Ending),
+        movable: &mut Movable<'_>,
+    ) {
+        let Some(moving) = self.places.get_mut(&number).and_then(|place| place.moving.as_mut()) else {
             return;
         };
         moving.left = moving.left.saturating_sub(u64::from(ending != Ending::Stays));
         moving.senders = moving.senders.saturating_sub(u64::from(ending.is_sender()));
         if moving.senders == 0 && moving.senders_until.take().is_some() {
-            self.drain_receivers(number);
+            self.drain_receivers(now, number, movable);
         }
-        self.end_move(number);
+        self.end_move(number, movable);
     }
 
     /// Ends a move, if none of its connections is left.
-    fn end_move(&mut self, number: u32) {
-        let MessageBroker { placement, connections, plane, channels, .. } = self;
-        let (Some(place), Some(view)) = (placement.places.get_mut(&number), &placement.view) else { return };
+    fn end_move(&mut self, number: u32, movable: &mut Movable<'_>) {
+        let Movable { plane, channels, connections } = movable;
+        let (Some(place), Some(view)) = (self.places.get_mut(&number), &self.view) else { return };
         let Some(mut done) = place.moving.take_if(|moving| moving.left == 0) else { return };
         let is_empty = !connections.iter().any(|peer| peer.number == number);
         if is_empty && let (Some(plane), Some(bound)) = (plane, channels.get(number)) {
@@ -410,16 +422,15 @@ impl MessageBroker {
             }
         }
         place.totals.lost += done.lost;
-        let channel = channels.get(number).map_or_else(String::new, |b| b.spec.channel.name.clone());
+        let channel = channels.name(number);
         let Move { to, connections, lost, .. } = done;
         let from = view.here;
-        placement.notify(MoveNotice::Done { channel, from, to, connections, lost });
+        self.notify(MoveNotice::Done { channel, from, to, connections, lost });
     }
 
     /// Releases publishers that have waited for subscribers for long enough.
-    fn release_publishers(&mut self, now: Instant, number: u32) {
-        let MessageBroker { placement, connections, .. } = self;
-        let Some(place) = placement.places.get_mut(&number) else { return };
+    fn release_publishers(&mut self, now: Instant, number: u32, connections: &mut Connections) {
+        let Some(place) = self.places.get_mut(&number) else { return };
         let Some(until) = place.new_until else { return };
         // Others were released at an earlier look.
         let (since, released) = (place.since, place.released.replace(now));
@@ -438,7 +449,24 @@ impl MessageBroker {
             place.new_until = None;
         }
         if let Some(next) = next {
-            placement.look_at(next.max(now + RELEASE_INTERVAL));
+            self.look_at(next.max(now + RELEASE_INTERVAL));
         }
+    }
+}
+
+impl Movable<'_> {
+    /// Returns the channels whose messages reach a channel, in any number of steps.
+    fn sources_of(&self, number: u32) -> Vec<u32> {
+        let Some(plane) = &self.plane else { return Vec::new() };
+        let (mut all, mut at) = (vec![number], 0);
+        while let Some(to) = all.get(at).and_then(|number| self.channels.get(*number)) {
+            let is_source =
+                |from: &&Bound| !all.contains(&from.spec.number) && plane.leads_to(from.id, to.id);
+            let sources: Vec<u32> =
+                self.channels.iter().filter(is_source).map(|from| from.spec.number).collect();
+            all.extend(sources);
+            at += 1;
+        }
+        all.split_off(1)
     }
 }
