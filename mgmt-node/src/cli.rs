@@ -1,7 +1,7 @@
 //! `cspctl`: the command line of a CSP cluster.
 //!
-//! Owns argument parsing, the HTTP client and all output. It knows nothing of etcd or of other nodes: everything comes
-//! from one management node's API.
+//! Owns argument parsing, the HTTP client and all output. It knows nothing of etcd or of other nodes:
+//! everything comes from one management node's API.
 
 mod args;
 mod channel_key;
@@ -15,6 +15,7 @@ mod edit;
 mod error;
 mod etcd;
 mod explain;
+mod flow_args;
 mod get;
 mod handlers;
 mod help;
@@ -47,8 +48,9 @@ pub use ladder::{Style, draw};
 pub use messages::draw_messages;
 pub use paint::Paint;
 
-use args::{Command, ContextsCommand, FlowCommand, InformationFlowsCommand, Output, PolicyCommand};
+use args::{Command, ContextsCommand, InformationFlowsCommand, Output, PolicyCommand};
 use client::Client;
+use flow_args::FlowCommand;
 use messages::MessageCommand;
 
 /// EX_USAGE of sysexits.h.

@@ -21,7 +21,8 @@ pub struct MgmtConfig {
     pub private_etcd: PrivateEtcdSection,
     /// The HTTP API, the operations page and metrics.
     pub admin: AdminSection,
-    /// DNS names by which browsers and cspctl may address this node. Its addresses and `localhost` need no entry.
+    /// DNS names by which browsers and cspctl may address this node. Its addresses and `localhost` need no
+    /// entry.
     #[serde(default)]
     pub names: Vec<String>,
     /// Logging.

@@ -50,8 +50,8 @@ Exit codes:
 
 /// The management node of a CSP cluster: membership, policy, the API of cspctl and the operations page.
 ///
-/// Several management nodes may run on one etcd; one leads and alone changes policy, the others answer questions and
-/// send changes to it. Nothing that clients' traffic needs depends on a management node.
+/// Several management nodes may run on one etcd; one leads and alone changes policy, the others answer
+/// questions and send changes to it. Nothing that clients' traffic needs depends on a management node.
 #[derive(Debug, Parser)]
 #[command(name = "csp-mgmt-node", version, after_help = AFTER_HELP, after_long_help = AFTER_HELP, max_term_width = 110)]
 pub struct Arguments {

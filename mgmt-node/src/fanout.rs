@@ -162,7 +162,8 @@ impl Fanout {
         if response.status().is_success() { Ok(()) } else { Err(refusal(response).await) }
     }
 
-    /// DELETE at one node. Returns whether there was what is deleted; `Err` with its reason if the node refuses.
+    /// DELETE at one node. Returns whether there was what is deleted; `Err` with its reason if the node
+    /// refuses.
     pub async fn delete(&self, target: &Target, path: &str) -> Result<bool, AskError> {
         let url = Url::parse(&target.admin).and_then(|base| base.join(path));
         let url = url.map_err(|_| AskError::Address(target.admin.clone()))?;
@@ -207,7 +208,8 @@ impl Fanout {
         parse(path, &body)
     }
 
-    /// GET of a body at all `targets`; the bodies in the order of `targets`, and the nodes without a usable answer.
+    /// GET of a body at all `targets`; the bodies in the order of `targets`, and the nodes without a usable
+    /// answer.
     pub async fn ask<T: DeserializeOwned + Send + 'static>(
         &self,
         targets: Vec<Target>,

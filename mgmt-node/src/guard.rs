@@ -1,13 +1,15 @@
-//! What a request must look like before it reaches the API: protection of operators whose browser shows a stranger's page.
+//! What a request must look like before it reaches the API: protection of operators whose browser shows a
+//! stranger's page.
 //!
-//! A browser may have an operator's session, its cookie or a certificate, and a page of another origin in that browser
-//! reaches the API too. Browsers let such a page send simple requests without asking first (Fetch §3.2), so:
+//! A browser may have an operator's session, its cookie or a certificate, and a page of another origin in
+//! that browser reaches the API too. Browsers let such a page send simple requests without asking first
+//! (Fetch §3.2), so:
 //!
-//! - `Host` is an IP address, `localhost` or a configured name: a name that a stranger's DNS server points here
-//!   (rebinding) is none of them;
+//! - `Host` is an IP address, `localhost` or a configured name: a name that a stranger's DNS server points
+//!   here (rebinding) is none of them;
 //! - `Origin`, where a browser sends it, is this server's own;
-//! - a body is `application/yaml`, `application/json` or `application/wasm`, which a page of another origin cannot send without a preflight
-//!   request, and preflights are not granted.
+//! - a body is `application/yaml`, `application/json` or `application/wasm`, which a page of another origin
+//!   cannot send without a preflight request, and preflights are not granted.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The routes about supplied modules: those of handlers go to all proxies, those of packet plug-ins to all network nodes; what runs is
-//! read of them.
+//! The routes about supplied modules: those of handlers go to all proxies, those of packet plug-ins to all
+//! network nodes; what runs is read of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,8 +115,8 @@ async fn bring_to(cluster: &Cluster, kind: &Kind, body: &[u8]) -> Json<PutView> 
     Json(view)
 }
 
-/// `DELETE /api/v1/handlers/{SHA-256}`: removes a module from all proxies. 200 with what each says of it; 409 while the policy in force names
-/// it or one is being published, 404 if no proxy has it.
+/// `DELETE /api/v1/handlers/{SHA-256}`: removes a module from all proxies. 200 with what each says of it; 409
+/// while the policy in force names it or one is being published, 404 if no proxy has it.
 async fn remove(State(cluster): Shared, Path(module): Path<String>) -> Result<Json<RemovedView>, Refusal> {
     remove_from(&cluster, &HANDLERS, module).await
 }

@@ -1,8 +1,8 @@
 //! Which management node leads: the one whose lease holds `/csp/v1/leader`.
 //!
-//! Leading is a right to write policy, nothing else. It is enforced where the writes happen: each policy transaction
-//! compares the create revision of the leader key ([`Leadership::fence`]), so a leader that lost its lease without
-//! noticing yet writes nothing.
+//! Leading is a right to write policy, nothing else. It is enforced where the writes happen: each policy
+//! transaction compares the create revision of the leader key ([`Leadership::fence`]), so a leader that lost
+//! its lease without noticing yet writes nothing.
 
 use std::time::{Duration, Instant};
 
@@ -140,7 +140,8 @@ async fn campaign(
 ) -> Result<(), etcd_client::Error> {
     while let Some((holder, revision)) = incumbent(client).await? {
         if holder == *own {
-            // From before this node lost etcd or was killed: etcd keeps the lease for its whole time after its own restart, too.
+            // From before this node lost etcd or was killed: etcd keeps the lease for its whole time after
+            // its own restart, too.
             resign(client, revision).await?;
             continue;
         }
@@ -207,7 +208,8 @@ async fn lead(
     Ok(())
 }
 
-/// One renewal; `false` when the lease or the key is gone (an operator may delete the key to force an election).
+/// One renewal; `false` when the lease or the key is gone (an operator may delete the key to force an
+/// election).
 async fn renew(client: &mut Client, lease: i64, fence: i64) -> Result<bool, etcd_client::Error> {
     let (mut keeper, mut answers) = client.lease_keep_alive(lease).await?;
     keeper.keep_alive().await?;

@@ -1,7 +1,7 @@
 //! The management node: membership, policy generations, cspctl, operations page.
 //!
-//! Owns the publication of policy (validate, stage, collect acknowledgements, activate) and the cluster-wide views. It
-//! refuses to be on the data path: nothing that a client's bytes need depends on it.
+//! Owns the publication of policy (validate, stage, collect acknowledgements, activate) and the cluster-wide
+//! views. It refuses to be on the data path: nothing that a client's bytes need depends on it.
 #![forbid(unsafe_code)]
 // This crate owns sockets and clocks: it is a daemon and a command line.
 #![allow(clippy::disallowed_types)]

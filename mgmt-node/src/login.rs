@@ -1,4 +1,5 @@
-//! Logins of browsers: the holder of a certificate asks for a link, the page exchanges it for a session's cookie.
+//! Logins of browsers: the holder of a certificate asks for a link, the page exchanges it for a session's
+//! cookie.
 //!
 //! ```text
 //! cspctl login --(certificate)-- POST /api/v1/login ---> secret of a link, 60 s
@@ -6,14 +7,15 @@
 //! page -------- POST /api/v1/login/link {SECRET} -----> whose link it is: the page asks its reader
 //! reader: yes - POST /api/v1/login/redeem {SECRET} ---> cookie, 8 h; the secret is used up
 //! ```
-//! The page asks, since a link may be another person's, who wants the reader to act in that person's name (login CSRF). Redeeming names the identity that was shown.
+//! The page asks, since a link may be another person's, who wants the reader to act in that person's name
+//! (login CSRF). Redeeming names the identity that was shown.
 //!
-//! A session ends with the certificate of whoever asked for it: when that expires, or is revoked. Sessions are kept by one
-//! management node, in memory. Links and sessions are bounded, in all and for each person; a person's newest replaces
-//! the oldest. Secrets are kept as hashes only.
+//! A session ends with the certificate of whoever asked for it: when that expires, or is revoked. Sessions
+//! are kept by one management node, in memory. Links and sessions are bounded, in all and for each person; a
+//! person's newest replaces the oldest. Secrets are kept as hashes only.
 //!
-//! Cookies know no ports: a server at another port of this host receives the cookie too, if the browser trusts its
-//! certificate. Whoever may run one there is trusted with the host anyway.
+//! Cookies know no ports: a server at another port of this host receives the cookie too, if the browser
+//! trusts its certificate. Whoever may run one there is trusted with the host anyway.
 
 mod routes;
 mod table;
@@ -98,8 +100,9 @@ impl Logins {
         grant.filter(|grant| self.accepts(&grant.issuer))
     }
 
-    /// Opens a session for a link's secret, and returns the session's secret. `None` if no link has this secret, if it is not
-    /// `identity`'s, if the link was used or is too old, or if its issuer's certificate is not accepted any longer.
+    /// Opens a session for a link's secret, and returns the session's secret. `None` if no link has this
+    /// secret, if it is not `identity`'s, if the link was used or is too old, or if its issuer's certificate
+    /// is not accepted any longer.
     fn redeem(&self, secret: &str, identity: &str) -> Option<(String, Grant)> {
         let now = self.now();
         self.look(secret).filter(|grant| grant.issuer.identity.to_string() == identity)?;
@@ -108,7 +111,8 @@ impl Logins {
         Some((session, grant))
     }
 
-    /// Returns the caller that has this session's secret. Ends the session if its issuer is not accepted any longer.
+    /// Returns the caller that has this session's secret. Ends the session if its issuer is not accepted any
+    /// longer.
     fn session(&self, secret: &str) -> Option<Caller> {
         let now = self.now();
         let Grant { issuer, access } = self.tables().sessions.find(secret, now)?;

@@ -1,10 +1,11 @@
-//! Supplied modules get to nodes that lack them, those that joined later, or have lost their disk: modules of handlers to proxies, modules
-//! of packet plug-ins to network nodes.
+//! Supplied modules get to nodes that lack them, those that joined later, or have lost their disk: modules of
+//! handlers to proxies, modules of packet plug-ins to network nodes.
 //!
 //! ```text
 //!   policy ─ names ─▶ module ─ GET ─ a node that has it ─▶ leader ─ PUT ─▶ nodes that lack it
 //! ```
-//! The nodes are the store. The leader compares before it publishes a policy, and whenever nodes or the policy in force have changed.
+//! The nodes are the store. The leader compares before it publishes a policy, and whenever nodes or the
+//! policy in force have changed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,7 +20,8 @@ use crate::views::Cluster;
 /// How often the leader looks whether anything has changed.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// What was in order when it was looked at: the policy in force, and the nodes with the starts of their daemons.
+/// What was in order when it was looked at: the policy in force, and the nodes with the starts of their
+/// daemons.
 type Seen = (u64, Vec<(String, u64)>);
 
 /// Gives nodes what they lack, for ever, while this node leads.

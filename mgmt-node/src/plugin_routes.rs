@@ -1,4 +1,5 @@
-//! The routes about packet plug-ins: what network nodes run, and operations of instances, which go to all of them or to one.
+//! The routes about packet plug-ins: what network nodes run, and operations of instances, which go to all of
+//! them or to one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,8 +47,8 @@ async fn plugins(State(cluster): Shared) -> Json<PluginsView> {
     Json(PluginsView { nodes: answers.into_iter().map(node).collect(), unreachable })
 }
 
-/// `GET /api/v1/plugins/{instance}/{operation}`: an operation that changes nothing; `node` of the query chooses one node, the rest are the
-/// operation's arguments.
+/// `GET /api/v1/plugins/{instance}/{operation}`: an operation that changes nothing; `node` of the query
+/// chooses one node, the rest are the operation's arguments.
 async fn read(
     State(cluster): Shared,
     Path((instance, operation)): Path<(String, String)>,
@@ -58,8 +59,8 @@ async fn read(
     Ok(Json(view(all(&cluster, targets, &instance, &operation, &asked).await)))
 }
 
-/// `POST /api/v1/plugins/{instance}/{operation}?node=`: an operation that changes something. Entries that `add` makes
-/// carry the caller's identity as their origin, unless the caller names another one.
+/// `POST /api/v1/plugins/{instance}/{operation}?node=`: an operation that changes something. Entries that
+/// `add` makes carry the caller's identity as their origin, unless the caller names another one.
 async fn change(
     State(cluster): Shared,
     Extension(caller): Extension<Caller>,
@@ -78,7 +79,8 @@ async fn change(
     Ok(Json(view(all(&cluster, targets, &instance, &operation, &asked).await)))
 }
 
-/// `POST /api/v1/captures/{instance}?node=`: takes what an instance of `capture` has captured, as one pcap file.
+/// `POST /api/v1/captures/{instance}?node=`: takes what an instance of `capture` has captured, as one pcap
+/// file.
 async fn capture(
     State(cluster): Shared,
     Path(instance): Path<String>,

@@ -29,8 +29,8 @@ pub struct PolicyState {
 }
 
 impl PolicyState {
-    /// Why etcd's policy is not the one that nodes use; empty if it is. etcd may have been wiped: nodes keep the policy
-    /// that they have.
+    /// Why etcd's policy is not the one that nodes use; empty if it is. etcd may have been wiped: nodes keep
+    /// the policy that they have.
     pub fn orphaned(&self) -> String {
         if self.active.is_some() {
             return String::new();
@@ -46,7 +46,8 @@ impl PolicyState {
     }
 }
 
-/// Reads policy for this process; all readings go through one place, so that an older one never replaces a newer.
+/// Reads policy for this process; all readings go through one place, so that an older one never replaces a
+/// newer.
 #[derive(Debug)]
 pub struct PolicyReader {
     manager: PolicyManager,
@@ -80,7 +81,8 @@ impl PolicyReader {
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             beat.tick().await;
-            // The history brings every generation's policy along, so it is read less often, and at each change.
+            // The history brings every generation's policy along, so it is read less often, and at each
+            // change.
             let old = self.state.borrow().history_read.is_none_or(|at| at.elapsed() >= HISTORY_INTERVAL);
             self.refresh(old).await;
         }

@@ -1,4 +1,5 @@
-//! Asks every member for its readiness and metrics, again and again, and keeps what the operations page shows.
+//! Asks every member for its readiness and metrics, again and again, and keeps what the operations page
+//! shows.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,5 @@
-//! Which proxy's flow an event belongs to: labels are unique only within one proxy, so two proxies may use the same one.
+//! Which proxy's flow an event belongs to: labels are unique only within one proxy, so two proxies may use
+//! the same one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,8 +42,8 @@ impl ProxyTags {
         }
     }
 
-    /// Selects the events of the flow of `wanted`; without it, of the first proxy by id. An event that names no proxy is
-    /// selected if only one proxy has the label.
+    /// Selects the events of the flow of `wanted`; without it, of the first proxy by id. An event that names
+    /// no proxy is selected if only one proxy has the label.
     pub fn select(&self, entries: Vec<TraceEntry>, wanted: Option<&str>) -> OneProxy {
         let tag = |entry: &TraceEntry| match entry.tier {
             Tier::ProxyNode => tag_of(entry.node.as_str()),

@@ -72,8 +72,8 @@ impl Publisher {
         Arc::new(Publisher { reader, current, failures: Default::default(), busy: Arc::default() })
     }
 
-    /// Publishes `policy` through `manager` (fenced by the caller). Each of the two waits takes at most `timeout`. With `expected` only if
-    /// that generation is in force.
+    /// Publishes `policy` through `manager` (fenced by the caller). Each of the two waits takes at most
+    /// `timeout`. With `expected` only if that generation is in force.
     pub async fn start(
         self: &Arc<Self>,
         manager: PolicyManager,

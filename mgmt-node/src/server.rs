@@ -199,8 +199,8 @@ async fn apply(
     })
 }
 
-/// `PUT /api/v1/nodes/{id}/drain`: the node gets no new connections. 204; the node shows it when it follows. 412 if it is the last
-/// proxy node in service, unless `force=true` is asked for.
+/// `PUT /api/v1/nodes/{id}/drain`: the node gets no new connections. 204; the node shows it when it follows.
+/// 412 if it is the last proxy node in service, unless `force=true` is asked for.
 async fn drain(
     State(cluster): Shared,
     uri: Uri,

@@ -1,15 +1,15 @@
 //! Orders the events of several hosts.
 //!
-//! Nodes record events by their host's CLOCK_MONOTONIC; the clocks of two hosts are unrelated. The trace itself bounds the
-//! offset between them: a segment leaves the network node before it reaches the proxy, and bytes are sent before they are
-//! received.
+//! Nodes record events by their host's CLOCK_MONOTONIC; the clocks of two hosts are unrelated. The trace
+//! itself bounds the offset between them: a segment leaves the network node before it reaches the proxy, and
+//! bytes are sent before they are received.
 //!
 //! ```text
 //!  host H      cause h1 ──────────▶ effect r1     offset (H − reference) ≥ h1 − r1
 //!  reference   cause r2 ──────────▶ effect h2     offset (H − reference) ≤ h2 − r2
 //! ```
-//! Every offset between the two bounds places each cause before its effect. The estimate is their middle; its uncertainty
-//! is half their distance. Offsets only serve the display of traces: no node uses them.
+//! Every offset between the two bounds places each cause before its effect. The estimate is their middle; its
+//! uncertainty is half their distance. Offsets only serve the display of traces: no node uses them.
 
 use std::collections::BTreeMap;
 
@@ -54,8 +54,8 @@ impl Bounds {
     }
 }
 
-/// Converts the times of `events` to the clock of the first proxy's host, and sorts them. Returns the estimated offsets of
-/// the other hosts' clocks; none if all events are from one host.
+/// Converts the times of `events` to the clock of the first proxy's host, and sorts them. Returns the
+/// estimated offsets of the other hosts' clocks; none if all events are from one host.
 pub fn align(events: &mut [TraceEventView], host_of: impl Fn(&str) -> String) -> Vec<ClockView> {
     let hosts: Vec<String> = events.iter().map(|event| host_of(&event.node)).collect();
     let first = events.iter().position(|event| event.tier == Tier::ProxyNode).unwrap_or(0);
@@ -124,8 +124,8 @@ fn pairs(events: &[TraceEventView]) -> Vec<(usize, usize)> {
     pairs
 }
 
-/// Pairs equal segments in order of time. Segments that one side recorded more often than the other (because of loss, or of
-/// a ring that was overwritten) give no pair.
+/// Pairs equal segments in order of time. Segments that one side recorded more often than the other (because
+/// of loss, or of a ring that was overwritten) give no pair.
 fn same_segments(events: &[TraceEventView], causes: &[usize], effects: &[usize]) -> Vec<(usize, usize)> {
     let key = |at: usize| {
         let event = &events[at];

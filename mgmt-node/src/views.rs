@@ -1,4 +1,5 @@
-//! The cluster-wide views, put together from membership, policy state, the poller and the nodes' admin endpoints.
+//! The cluster-wide views, put together from membership, policy state, the poller and the nodes' admin
+//! endpoints.
 
 mod channels;
 mod contexts;
@@ -110,7 +111,8 @@ impl Cluster {
         NodesView { nodes: members.into_iter().map(|(_, view)| view).collect(), leader, etcd: self.etcd() }
     }
 
-    /// What has become of the generation that a node acknowledged last: it stays staged at a node when another one has refused it.
+    /// What has become of the generation that a node acknowledged last: it stays staged at a node when
+    /// another one has refused it.
     fn policy_state(&self, ack: &NodeAck) -> String {
         let failed = self.publisher.failure(ack.generation).filter(|_| ack.state == AckState::Staged);
         failed.map_or(acknowledged(ack.state).as_str(), |(phase, _)| phase.as_str()).to_owned()
@@ -181,8 +183,8 @@ impl Cluster {
         }
     }
 
-    /// `GET /api/v1/flows`: what the proxies hold open. They list in table order, so that the busiest can only be
-    /// found among all that are asked for: at most `asked` of each proxy.
+    /// `GET /api/v1/flows`: what the proxies hold open. They list in table order, so that the busiest can
+    /// only be found among all that are asked for: at most `asked` of each proxy.
     pub async fn flows(&self, service: Option<&str>, limit: usize, asked: usize) -> FlowsView {
         let (limit, asked) = (limit.clamp(1, FLOWS_MAX), asked.clamp(1, FLOWS_MAX));
         let (answers, unreachable) = self.proxy_flows(asked).await;
@@ -208,7 +210,8 @@ impl Cluster {
         (answers, unreachable)
     }
 
-    /// `GET /api/v1/sockets`: what the app nodes' processes have, each connection with what its proxy reports of it.
+    /// `GET /api/v1/sockets`: what the app nodes' processes have, each connection with what its proxy reports
+    /// of it.
     pub async fn sockets(&self, process: Option<&str>, limit: usize) -> SocketsView {
         let limit = limit.clamp(1, FLOWS_MAX);
         let (listed, proxies) = tokio::join!(
@@ -251,8 +254,8 @@ impl Cluster {
         SocketsView { sockets, truncated, unreachable: [listed.1, proxies.1].concat() }
     }
 
-    /// `GET /api/v1/trace?label=&proxy=`: of the flow of `proxy`, since labels are unique only within one proxy, and of at
-    /// most [`RELATED_MAX`] flows that belong to it.
+    /// `GET /api/v1/trace?label=&proxy=`: of the flow of `proxy`, since labels are unique only within one
+    /// proxy, and of at most [`RELATED_MAX`] flows that belong to it.
     pub async fn trace(&self, label: FlowLabel, proxy: Option<&str>) -> TraceView {
         let mut view = self.trace_of(label, proxy).await;
         let related: BTreeSet<Text> = view.events.iter().filter_map(|event| event.related.clone()).collect();
@@ -441,7 +444,8 @@ fn live(service: &csp_policy::Service, seen: &[Vec<proxy::Service>]) -> ServiceV
         PoolMemberView {
             node: member.node.to_string(),
             port: member.port,
-            // Every process listens at every proxy: the maximum is the number of processes, the sum would not be.
+            // Every process listens at every proxy: the maximum is the number of processes, the sum would not
+            // be.
             processes: found.iter().map(|m| m.listeners).max(),
             open_connections: sum(|m| m.open),
             connections_total: sum(|m| m.connections_total),

@@ -89,7 +89,8 @@ async fn a_follower_sends_changes_to_the_leader_and_takes_over_when_it_stops() {
     assert_eq!(first.get("/api/v1/policy/history").await.map(|h| h[0]["generation"].clone()), Some(json!(2)));
 }
 
-/// As after an outage of etcd, which prolongs all leases when it starts, or after a management node was killed.
+/// As after an outage of etcd, which prolongs all leases when it starts, or after a management node was
+/// killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_whose_earlier_lease_still_holds_the_leader_key_leads_again() {
     let mgmt = Mgmt::start().await;

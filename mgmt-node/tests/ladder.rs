@@ -1,4 +1,5 @@
-//! The drawing of `cspctl flow trace`, compared with files under `golden/`. `BLESS=1 cargo test` rewrites them.
+//! The drawing of `cspctl flow trace`, compared with files under `golden/`. `BLESS=1 cargo test` rewrites
+//! them.
 #![forbid(unsafe_code)]
 
 use csp_api::Tier;

@@ -122,7 +122,8 @@ impl Drop for Node {
     }
 }
 
-/// A client with a connection for each request: on a kept one a request may meet the server's close, as when identities change.
+/// A client with a connection for each request: on a kept one a request may meet the server's close, as when
+/// identities change.
 fn client(config: rustls::ClientConfig) -> Client {
     Client::builder()
         .pool_max_idle_per_host(0)

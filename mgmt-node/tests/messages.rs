@@ -1,4 +1,5 @@
-//! Peers of channels and traces of messages over several proxies: real registrations, scripted admin endpoints.
+//! Peers of channels and traces of messages over several proxies: real registrations, scripted admin
+//! endpoints.
 #![forbid(unsafe_code)]
 
 mod support;

@@ -221,7 +221,8 @@ fn fields(value: &Value, into: &mut BTreeSet<String>) {
     }
 }
 
-/// The names behind a dot, and those that are destructured (`const { a, b } = …`), outside comments and plain strings.
+/// The names behind a dot, and those that are destructured (`const { a, b } = …`), outside comments and plain
+/// strings.
 fn read_by(script: &str) -> BTreeSet<String> {
     let word = |text: &str| -> String {
         text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()

@@ -1,4 +1,5 @@
-//! `cspctl formats`, `queries`, `query explain` and `path explain` on a policy file: what the documentation shows.
+//! `cspctl formats`, `queries`, `query explain` and `path explain` on a policy file: what the documentation
+//! shows.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 use std::path::PathBuf;

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Files over 500 lines and functions over 70 are listed; one may stay longer with its reason in tests/lint/long-files.txt or
-# tests/lint/long-functions.txt. A reason for what is short again is a mistake, too.
+# tests/lint/long-functions.txt. A reason for what is short again is a mistake, too. Comments, which rustfmt does not wrap, have at most
+# 110 columns, but for tables and drawings between ``` lines.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 status=0
@@ -37,4 +38,15 @@ check function 70 < <(git ls-files '*.rs' | xargs awk '
     if (FNR - start + 1 > 70) print FILENAME ":" name, FNR - start + 1
     name = ""
   }')
+
+# Bytes from 0x80 to 0xbf are the second and later ones of a character.
+if git ls-files '*.rs' | LC_ALL=C xargs awk '
+  FNR == 1 { drawing = 0 }
+  !/^ *\/\// { drawing = 0; next }
+  /^ *\/\/[\/!]? *```/ { drawing = !drawing; next }
+  { line = $0; gsub(/[\200-\277]/, "") }
+  !drawing && length($0) > 110 && !/^ *\/\/[\/!]? *\|/ { print "sizes: " FILENAME ":" FNR ": a comment of more than 110 columns: " line }
+' | grep . >&2; then
+  status=1
+fi
 exit $status

@@ -1,5 +1,5 @@
-//! Prints random messages of the schemas of `tests/vectors`, a line each: schema, bytes as hex, JSON. `make test-formats` has the
-//! official sbe-tool decode them. Arguments: the seed, and how many of each message.
+//! Prints random messages of the schemas of `tests/vectors`, a line each: schema, bytes as hex, JSON. `make
+//! test-formats` has the official sbe-tool decode them. Arguments: the seed, and how many of each message.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

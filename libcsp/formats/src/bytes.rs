@@ -61,7 +61,8 @@ impl<'b> Bytes<'b> {
         self.skip(offset)?.take(len)
     }
 
-    /// The number of bytes before the range in the list of slices that it was made of; `None` if it is of another list.
+    /// The number of bytes before the range in the list of slices that it was made of; `None` if it is of
+    /// another list.
     #[must_use]
     pub fn position_in(&self, whole: &[&[u8]]) -> Option<usize> {
         let (before, rest) = whole.split_at_checked(whole.len().checked_sub(self.slices.len())?)?;
@@ -101,8 +102,8 @@ impl<'b> Bytes<'b> {
         (part.len() == self.len).then_some(part)
     }
 
-    /// The range as one slice: where it lies, or copied into `buffer` if it lies in several. `None` if the buffer is
-    /// too small.
+    /// The range as one slice: where it lies, or copied into `buffer` if it lies in several. `None` if the
+    /// buffer is too small.
     #[must_use]
     pub fn gather<'c>(self, buffer: &'c mut [u8]) -> Option<&'c [u8]>
     where

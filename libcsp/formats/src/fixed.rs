@@ -1,7 +1,9 @@
-//! Root blocks that lie in one slice, and values at fixed places in them: resolved once, and then read without the schema.
+//! Root blocks that lie in one slice, and values at fixed places in them: resolved once, and then read
+//! without the schema.
 //!
-//! It is a short cut beside [`MessageView`](crate::MessageView): what it yields is what the view yields. Where it cannot say that (an older
-//! writer, a block in several slices, a number beyond 64 bits with sign) it yields `None`, and the caller takes the view.
+//! It is a short cut beside [`MessageView`](crate::MessageView): what it yields is what the view yields.
+//! Where it cannot say that (an older writer, a block in several slices, a number beyond 64 bits with sign)
+//! it yields `None`, and the caller takes the view.
 
 use crate::primitive::{ByteOrder, Primitive, Scalar};
 use crate::schema::{Message, Schema, Slot};
@@ -9,7 +11,8 @@ use crate::types::{Constant, Field, Presence, Type};
 
 /// Longest text that is a [`Cell`].
 pub const CELL_TEXT_MAX: usize = 8;
-/// Up to which byte of a record, its header included, fields are read also where the record's first slice is shorter: readers copy that much.
+/// Up to which byte of a record, its header included, fields are read also where the record's first slice is
+/// shorter: readers copy that much.
 pub const REACH_MAX: usize = 1024;
 /// Bytes of the header whose usual value is known: four numbers of 16 bits, as the standard recommends.
 const HEAD: usize = 8;
@@ -55,8 +58,9 @@ impl Fixed {
         fixed
     }
 
-    /// Header and block of a message up to the end of the last field: of `len` bytes, of which the first slice has `first`. `None` if they do not
-    /// lie in it, if the writer did not know all fields, or if the bytes are no such message.
+    /// Header and block of a message up to the end of the last field: of `len` bytes, of which the first
+    /// slice has `first`. `None` if they do not lie in it, if the writer did not know all fields, or if the
+    /// bytes are no such message.
     #[must_use]
     #[inline]
     pub fn of<'b>(&self, first: &'b [u8], len: usize) -> Option<&'b [u8]> {
@@ -140,7 +144,8 @@ pub enum Cell {
     Int(i64),
     /// The bits of a floating-point number; never NaN, which is null.
     Float(u64),
-    /// Text of up to 8 bytes without NUL, as the digits of a number whose first byte is the most significant, with zeros behind the text.
+    /// Text of up to 8 bytes without NUL, as the digits of a number whose first byte is the most significant,
+    /// with zeros behind the text.
     Text(u64),
     /// The number of an enumeration's value.
     Enum(i64),
@@ -177,7 +182,8 @@ impl Cell {
         }
     }
 
-    /// The value as a word. Words of one variant are ordered as values are: numbers by size, texts by bytes. `None` for null and bits.
+    /// The value as a word. Words of one variant are ordered as values are: numbers by size, texts by bytes.
+    /// `None` for null and bits.
     #[must_use]
     #[inline]
     pub fn order(self) -> Option<u64> {
@@ -237,7 +243,8 @@ pub enum What {
 }
 
 impl Load {
-    /// How a field's value is read that lies `base` bytes behind its offset. `None`: it is no single number, no short text, or a constant.
+    /// How a field's value is read that lies `base` bytes behind its offset. `None`: it is no single number,
+    /// no short text, or a constant.
     #[must_use]
     pub fn new(field: &Field, base: usize, order: ByteOrder) -> Option<Self> {
         let is_optional = field.presence == Presence::Optional;
@@ -296,14 +303,15 @@ impl Load {
         self.big
     }
 
-    /// What stands for null: of integers the bits of the 64-bit number, of floating-point numbers those of a `double`, of texts the first byte.
-    /// NaN is null in any case.
+    /// What stands for null: of integers the bits of the 64-bit number, of floating-point numbers those of a
+    /// `double`, of texts the first byte. NaN is null in any case.
     #[must_use]
     pub fn null(&self) -> Option<u64> {
         self.null
     }
 
-    /// The value. `None`: the bytes do not reach that far, or the number is greater than a cell's; the view has it then.
+    /// The value. `None`: the bytes do not reach that far, or the number is greater than a cell's; the view
+    /// has it then.
     #[must_use]
     #[inline(always)]
     pub fn read(&self, bytes: &[u8]) -> Option<Cell> {

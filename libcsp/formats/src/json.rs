@@ -23,8 +23,8 @@ pub fn print(view: &MessageView<'_, '_>, out: &mut Vec<u8>, len_max: usize) -> R
     print::Printer::new(out, len_max).message(view)
 }
 
-/// Writes the message that a JSON text has into `out` and returns its length. Members that are missing are null, or
-/// empty.
+/// Writes the message that a JSON text has into `out` and returns its length. Members that are missing are
+/// null, or empty.
 ///
 /// # Errors
 /// The text is no JSON, it does not match the message's fields, or the buffer is too small.

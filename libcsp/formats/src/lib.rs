@@ -1,8 +1,9 @@
-//! Formats of messages: FIX Simple Binary Encoding 1.0 ([specification](https://www.fixtrading.org/standards/sbe/)).
+//! Formats of messages: FIX Simple Binary Encoding 1.0
+//! ([specification](https://www.fixtrading.org/standards/sbe/)).
 //!
-//! The crate is sans-I/O. It owns schemas, checked views over lists of slices, writers, and the JSON mapping of
-//! `docs/formats.md`. It refuses UTF-16 and other encodings of several bytes a character than UTF-8, XInclude, and SBE 2.0. It does
-//! not know channels.
+//! The crate is sans-I/O. It owns schemas, checked views over lists of slices, writers, and the JSON mapping
+//! of `docs/formats.md`. It refuses UTF-16 and other encodings of several bytes a character than UTF-8,
+//! XInclude, and SBE 2.0. It does not know channels.
 //!
 //! ```text
 //!  XML ─▶ Schema::parse ─▶ Schema ─▶ Message::locate("legs.price.mantissa") ─▶ Location ─┐
@@ -12,11 +13,12 @@
 //!  buffer ◀─ Writer          └─▶ json::print;  json::parse ─▶ Writer
 //! ```
 //!
-//! **Memory.** A schema allocates when it is parsed. Locating a field copies its type's reference. Views and writers
-//! allocate nothing; an error counts a reference to the name of the field it is about. JSON allocates.
+//! **Memory.** A schema allocates when it is parsed. Locating a field copies its type's reference. Views and
+//! writers allocate nothing; an error counts a reference to the name of the field it is about. JSON
+//! allocates.
 //!
-//! **Bounds.** Those of schemas stand in `schema`; entries without bytes at [`EMPTY_ENTRIES_MAX`]; JSON at [`json::JSON_LEN_MAX`] when
-//! parsed, and at the caller's bound when printed.
+//! **Bounds.** Those of schemas stand in `schema`; entries without bytes at [`EMPTY_ENTRIES_MAX`]; JSON at
+//! [`json::JSON_LEN_MAX`] when parsed, and at the caller's bound when printed.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 

@@ -1,4 +1,5 @@
-//! Reads a schema from XML (SBE 1.0, "XML Message Schema"). What is wrong is reported with its line and column.
+//! Reads a schema from XML (SBE 1.0, "XML Message Schema"). What is wrong is reported with its line and
+//! column.
 
 mod element;
 mod encoded;

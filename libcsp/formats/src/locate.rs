@@ -1,7 +1,8 @@
-//! Where a field lies, resolved once and used for every message: the seam between formats and what reads them.
+//! Where a field lies, resolved once and used for every message: the seam between formats and what reads
+//! them.
 //!
-//! SBE resolves a path to an offset when the schema is loaded. A format whose offsets differ from message to message
-//! (Protobuf) yields the same [`Field`] over a table of offsets that one scan of the message fills.
+//! SBE resolves a path to an offset when the schema is loaded. A format whose offsets differ from message to
+//! message (Protobuf) yields the same [`Field`] over a table of offsets that one scan of the message fills.
 
 use thiserror::Error;
 
@@ -148,8 +149,8 @@ impl Location {
         }
     }
 
-    /// Visits what the location names in a message: once, or once for every entry of its groups. `visit` returns whether
-    /// to go on.
+    /// Visits what the location names in a message: once, or once for every entry of its groups. `visit`
+    /// returns whether to go on.
     ///
     /// # Errors
     /// The first thing wrong on the way.

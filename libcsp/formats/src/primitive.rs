@@ -144,8 +144,8 @@ impl Primitive {
         }
     }
 
-    /// The scalar of the same number in this type's variant, if there is one: integers convert among themselves and to
-    /// floating point as long as they are exact. Characters convert to nothing.
+    /// The scalar of the same number in this type's variant, if there is one: integers convert among
+    /// themselves and to floating point as long as they are exact. Characters convert to nothing.
     #[must_use]
     pub fn convert(self, scalar: Scalar) -> Option<Scalar> {
         let converted = match (self, scalar) {

@@ -21,7 +21,8 @@ pub const MEMBERS_MAX: usize = 1024;
 pub const LEAVES_MAX: u32 = 4096;
 /// Composites within each other.
 pub const COMPOSITE_DEPTH_MAX: usize = 8;
-/// Types that name others, each within the one before it: encodings of enumerations, and constants by `valueRef`.
+/// Types that name others, each within the one before it: encodings of enumerations, and constants by
+/// `valueRef`.
 pub const TYPE_DEPTH_MAX: usize = 32;
 /// Groups within each other.
 pub const GROUP_DEPTH_MAX: usize = 8;
@@ -79,7 +80,8 @@ pub struct Header {
     pub counts: Counts,
 }
 
-/// Optional counts in a message header or group dimension. With them a reader can skip groups and data that it does not know.
+/// Optional counts in a message header or group dimension. With them a reader can skip groups and data that
+/// it does not know.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     /// `numGroups`.

@@ -138,7 +138,8 @@ pub enum Type {
 
 /// A field at a fixed offset: of a message's root block, of a group's entry, or a member of a composite.
 ///
-/// [`crate::Message::locate`] yields fields too: members of composites with their offset from the block's begin.
+/// [`crate::Message::locate`] yields fields too: members of composites with their offset from the block's
+/// begin.
 #[derive(Clone, Debug)]
 pub struct Field {
     /// The name; of a located member of a composite, the path to it.

@@ -1,8 +1,8 @@
 //! Checked views of messages over lists of slices. They allocate nothing, and no input makes them panic.
 //!
-//! **Evolution.** The header says by which version of the schema a message was written. A field, group or data of a later
-//! version reads as null or empty. What a later writer has appended to a block is skipped by the block's length; groups and
-//! data that it has appended behind those known here are not looked at.
+//! **Evolution.** The header says by which version of the schema a message was written. A field, group or
+//! data of a later version reads as null or empty. What a later writer has appended to a block is skipped by
+//! the block's length; groups and data that it has appended behind those known here are not looked at.
 
 mod error;
 mod group;
@@ -43,8 +43,8 @@ pub struct Record<'s, 'b> {
 }
 
 impl<'s, 'b> MessageView<'s, 'b> {
-    /// Reads the header of a message and finds its format. Groups and data are checked when they are read, or by
-    /// [`Record::check`].
+    /// Reads the header of a message and finds its format. Groups and data are checked when they are read, or
+    /// by [`Record::check`].
     ///
     /// # Errors
     /// The bytes end within the header or the root block, or the schema has no such message.

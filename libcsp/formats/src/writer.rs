@@ -1,7 +1,7 @@
 //! Writes messages into a buffer of the caller. Nothing is allocated; what does not fit is an error.
 //!
-//! A new block has null in optional fields and enumerations and zero elsewhere. Groups and data are written in the
-//! schema's order; those passed over are empty.
+//! A new block has null in optional fields and enumerations and zero elsewhere. Groups and data are written
+//! in the schema's order; those passed over are empty.
 //!
 //! ```text
 //!  Writer::new ─▶ scalar, text, …  ─▶ begin_group ─▶ entry ─▶ scalar, …, begin_group, …, data ─▶ entry … ─▶ end_group
@@ -154,7 +154,8 @@ impl<'s, 'o> Writer<'s, 'o> {
     /// Writes variable data from several slices.
     ///
     /// # Errors
-    /// The record has no such data or has passed it, the bytes are more than the schema permits, or the buffer is full.
+    /// The record has no such data or has passed it, the bytes are more than the schema permits, or the
+    /// buffer is full.
     pub fn data<'d>(
         &mut self,
         index: usize,
@@ -172,8 +173,8 @@ impl<'s, 'o> Writer<'s, 'o> {
         Ok(())
     }
 
-    /// Writes the length of variable data whose bytes the caller puts elsewhere: between the bytes before and behind the position that is
-    /// returned.
+    /// Writes the length of variable data whose bytes the caller puts elsewhere: between the bytes before and
+    /// behind the position that is returned.
     ///
     /// # Errors
     /// As [`data`](Self::data).

@@ -8,7 +8,8 @@ use csp_formats::{
     Target, Type,
 };
 
-/// The error of a schema with these types and messages. Types begin in line 6, messages two lines behind their last.
+/// The error of a schema with these types and messages. Types begin in line 6, messages two lines behind
+/// their last.
 fn refused(types: &str, messages: &str, expected: &str) {
     let error = Schema::parse(&wrap(1, types, messages)).expect_err("refused").to_string();
     assert!(error.contains(expected), "\"{error}\" lacks \"{expected}\" for\n{types}\n{messages}");

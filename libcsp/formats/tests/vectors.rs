@@ -1,5 +1,6 @@
-//! Messages that the codecs of the official sbe-tool encode, and what they decode from them: over every feature, both byte
-//! orders, and versions of a schema read by each other. `make test-formats` makes the vectors anew.
+//! Messages that the codecs of the official sbe-tool encode, and what they decode from them: over every
+//! feature, both byte orders, and versions of a schema read by each other. `make test-formats` makes the
+//! vectors anew.
 
 mod common;
 

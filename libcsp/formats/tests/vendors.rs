@@ -1,4 +1,5 @@
-//! Schemas in the manner of exchanges: what they write that is not in the standard's examples. The schemas themselves are not theirs.
+//! Schemas in the manner of exchanges: what they write that is not in the standard's examples. The schemas
+//! themselves are not theirs.
 
 use csp_formats::{MessageView, Schema, TYPE_DEPTH_MAX, json};
 
@@ -27,7 +28,8 @@ fn again(schema: &Schema, text: &str) -> (Vec<u8>, String) {
     (out, printed)
 }
 
-/// Market data: dimensions of one byte behind a gap, named types of one primitive, decimals with a constant exponent.
+/// Market data: dimensions of one byte behind a gap, named types of one primitive, decimals with a constant
+/// exponent.
 #[test]
 fn market_data_in_the_manner_of_mdp() {
     let types = r#"<type name="uInt8" primitiveType="uint8"/><type name="uInt8NULL" description="optional" nullValue="255" presence="optional" primitiveType="uint8"/>
@@ -53,7 +55,8 @@ fn market_data_in_the_manner_of_mdp() {
     );
 }
 
-/// Variable data whose type does not say `length="0"`, in each way of an order entry and of an exchange's API.
+/// Variable data whose type does not say `length="0"`, in each way of an order entry and of an exchange's
+/// API.
 #[test]
 fn variable_data_without_a_length() {
     for (more, text) in [

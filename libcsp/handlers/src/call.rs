@@ -1,7 +1,8 @@
 //! One call of a handler: the message or the timer, and the port through which the handler reads and emits.
 //!
-//! The call owns the only way to the port while the handler runs, and the port does no more than account for what is emitted. A
-//! handler can therefore not be entered while it runs: no value that it has reaches the context or another handler.
+//! The call owns the only way to the port while the handler runs, and the port does no more than account for
+//! what is emitted. A handler can therefore not be entered while it runs: no value that it has reaches the
+//! context or another handler.
 
 use csp_types::Instant;
 use thiserror::Error;
@@ -14,7 +15,8 @@ use crate::state::State;
 pub struct Message {
     /// Format of the bytes, in its channel.
     pub format: FormatId,
-    /// Number of the message in its channel. A message that a handler makes has the number of the message it was made from.
+    /// Number of the message in its channel. A message that a handler makes has the number of the message it
+    /// was made from.
     pub sequence: u64,
     /// When the message arrived.
     pub arrived: Instant,
@@ -88,7 +90,8 @@ pub enum Piece<'a> {
 
 /// What a context gives a handler for one call.
 pub trait Port {
-    /// Returns the bytes from a position to the end of their slice, and the position after them. Empty at the end of the message.
+    /// Returns the bytes from a position to the end of their slice, and the position after them. Empty at the
+    /// end of the message.
     fn slice(&self, place: Place) -> (&[u8], Place);
 
     /// Returns the length of a frame in bytes; `None` if the message has no such frame.

@@ -18,13 +18,15 @@ pub struct FormatId(pub u32);
 impl FormatId {
     /// The format of bytes of which none is known.
     pub const UNKNOWN: FormatId = FormatId(0);
-    /// The first id of formats that publishers have brought to a channel. Ids from 1 on are the policy's; from twice this on they are
-    /// those that operators derive.
+    /// The first id of formats that publishers have brought to a channel. Ids from 1 on are the policy's;
+    /// from twice this on they are those that operators derive.
     pub const BROUGHT_FIRST: FormatId = FormatId(1 << 15);
-    /// Stands for all formats, the unknown one included, where messages of one can be named. No message has it.
+    /// Stands for all formats, the unknown one included, where messages of one can be named. No message has
+    /// it.
     pub const ANY: FormatId = FormatId(u32::MAX);
 
-    /// Returns whether a publisher has brought the format: the handlers of the channel's path were not made for it.
+    /// Returns whether a publisher has brought the format: the handlers of the channel's path were not made
+    /// for it.
     pub const fn is_brought(self) -> bool {
         self.0 >> 15 == 1
     }
@@ -39,12 +41,13 @@ pub struct Needs {
     pub more_max: u32,
     /// Outputs, from 0 on; at most [`OUTPUTS_MAX`].
     pub outputs: u8,
-    /// Length in bytes of the longest message that the handler makes, parts of messages included; 0: it makes none. Longer ones are
-    /// refused.
+    /// Length in bytes of the longest message that the handler makes, parts of messages included; 0: it makes
+    /// none. Longer ones are refused.
     pub new_len_max: u32,
     /// How often [`Handler::on_timer`] is called.
     pub period: Option<Duration>,
-    /// The version of the state's layout: a handler continues with state of the same one. `None`: with none but its own.
+    /// The version of the state's layout: a handler continues with state of the same one. `None`: with none
+    /// but its own.
     pub layout: Option<u32>,
 }
 
@@ -78,8 +81,8 @@ impl Usage {
 /// Why a call ended before the handler was done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Stop {
-    /// An output had no room. The handler has changed no state in this call; it is called again with the same message or timer, and
-    /// what it has emitted before is not emitted a second time.
+    /// An output had no room. The handler has changed no state in this call; it is called again with the same
+    /// message or timer, and what it has emitted before is not emitted a second time.
     #[error("an output has no room")]
     Full,
     /// The handler cannot process the message; contains why.
@@ -98,7 +101,8 @@ impl From<Full> for Stop {
 #[error("{0}")]
 pub struct ParameterError(pub String);
 
-/// Code that processes messages. One value serves one stage of one path; what is to outlive a replacement of the code is in the state.
+/// Code that processes messages. One value serves one stage of one path; what is to outlive a replacement of
+/// the code is in the state.
 pub trait Handler: std::fmt::Debug + Send {
     /// Returns what the handler needs; always the same.
     fn needs(&self) -> Needs;
@@ -121,14 +125,15 @@ pub trait Handler: std::fmt::Debug + Send {
     /// When they are not valid; the former ones then stay in force.
     fn configure(&mut self, parameters: &str, state: &mut State) -> Result<(), ParameterError>;
 
-    /// Returns state that lies in memory of the handler's own, with the version of its layout, for a handler that takes its place.
-    /// `None`: all of its state is in the [`State`], or is not for others.
+    /// Returns state that lies in memory of the handler's own, with the version of its layout, for a handler
+    /// that takes its place. `None`: all of its state is in the [`State`], or is not for others.
     fn hand_over(&mut self, state: &mut State) -> Option<(u32, &[u8])> {
         let _ = state;
         None
     }
 
-    /// Takes over state that the handler whose place it takes has handed over, before its first message. Returns whether it does.
+    /// Takes over state that the handler whose place it takes has handed over, before its first message.
+    /// Returns whether it does.
     fn take_over(&mut self, layout: u32, bytes: &[u8]) -> bool {
         let _ = (layout, bytes);
         false
@@ -145,13 +150,14 @@ pub trait Handler: std::fmt::Debug + Send {
         Losses::default()
     }
 
-    /// Returns whether the handler has given up a message and will give up all later ones: its path is to end, and nothing passes by it.
+    /// Returns whether the handler has given up a message and will give up all later ones: its path is to
+    /// end, and nothing passes by it.
     fn is_ended(&self) -> bool {
         false
     }
 
-    /// Returns whether the handler has state that it declares to keep when another one takes its place. Such a handler is not moved to
-    /// another program by itself.
+    /// Returns whether the handler has state that it declares to keep when another one takes its place. Such
+    /// a handler is not moved to another program by itself.
     fn keeps_state(&self) -> bool {
         let needs = self.needs();
         needs.layout.is_some() && (needs.state > 0 || needs.more_max > 0)

@@ -4,8 +4,8 @@
 //!   message, timer or parameters ─▶ [ Handler, State ] ─ emit ─▶ output 0, 1, …
 //! ```
 //!
-//! A handler runs inside a *context*, which calls it with one message at a time and routes what it emits. This crate has the
-//! interface only: it is sans-I/O, keeps no queue and stores no message.
+//! A handler runs inside a *context*, which calls it with one message at a time and routes what it emits.
+//! This crate has the interface only: it is sans-I/O, keeps no queue and stores no message.
 //!
 //! | what | where |
 //! |---|---|

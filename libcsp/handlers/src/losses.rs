@@ -1,6 +1,7 @@
 //! What a handler was given and has not used, although it was to.
 
-/// Rows that are missing in what a handler emits, since its state was made. A handler whose state is replaced begins with zeros.
+/// Rows that are missing in what a handler emits, since its state was made. A handler whose state is replaced
+/// begins with zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Losses {
     /// They came after the time up to which rows were waited for.

@@ -34,7 +34,8 @@ impl Timing {
         self.max = self.max.max(time);
     }
 
-    /// Has the calls of before count half as much in quantiles, if so many count: what is measured from now on shows sooner.
+    /// Has the calls of before count half as much in quantiles, if so many count: what is measured from now
+    /// on shows sooner.
     pub fn age(&mut self, at_least: u32) {
         self.recent.age_from(at_least);
     }
@@ -44,7 +45,8 @@ impl Timing {
         Duration::from_nanos(self.mean_16ths / 16)
     }
 
-    /// Returns the time within which so many of 1,000 calls ended, recent ones counting more; 0 if none was measured.
+    /// Returns the time within which so many of 1,000 calls ended, recent ones counting more; 0 if none was
+    /// measured.
     pub fn quantile(&self, permille: u32) -> Duration {
         self.recent.quantile(permille).min(self.max)
     }

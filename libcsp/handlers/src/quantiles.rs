@@ -7,7 +7,8 @@ const CLASSES: usize = 96;
 /// Times in all classes at which each class is halved, so that recent ones count more.
 const AGED: u32 = 1 << 15;
 
-/// How many times of recent calls lie in each class. A quantile is the upper end of its class: at most a quarter too long.
+/// How many times of recent calls lie in each class. A quantile is the upper end of its class: at most a
+/// quarter too long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Quantiles {
     classes: [u16; CLASSES],

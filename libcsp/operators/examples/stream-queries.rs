@@ -1,8 +1,8 @@
-//! Time per message of the join and the windows that `docs/messages/evaluation.md` compares with stream processors, and of a selection with
-//! projection: the operator alone, on flights of 600 bytes in memory.
+//! Time per message of the join and the windows that `docs/messages/evaluation.md` compares with stream
+//! processors, and of a selection with projection: the operator alone, on flights of 600 bytes in memory.
 //!
-//! `cargo run --release -p csp-operators --example stream-queries [-- NAME COUNT]`: with a name, that query runs `COUNT` times, for
-//! `perf stat` and `perf record`.
+//! `cargo run --release -p csp-operators --example stream-queries [-- NAME COUNT]`: with a name, that query
+//! runs `COUNT` times, for `perf stat` and `perf record`.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_types,

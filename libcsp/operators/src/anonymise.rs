@@ -18,7 +18,8 @@ use crate::translate::rewrite;
 const FINGERPRINT: u64 = 1;
 
 /// Emits each message in its own format with values hidden. The parameters say which:
-/// `key 000102030405060708090a0b0c0d0e0f, hash name, hash passengers.document, mask phone 3, drop passengers.meal`.
+/// `key 000102030405060708090a0b0c0d0e0f, hash name, hash passengers.document, mask phone 3, drop
+/// passengers.meal`.
 ///
 /// Before it is configured it processes nothing: a message that should have been hidden does not pass.
 #[derive(Debug)]

@@ -107,8 +107,8 @@ fn bind(set: &FormatSet, format: &Format, sql: &str) -> Result<Bound, String> {
 
 /// What an operator has for each format that its parameters fit.
 ///
-/// All formats are bound when the operator is configured. A format that an earlier stage derives later, because its parameters have changed, is bound with
-/// its first message.
+/// All formats are bound when the operator is configured. A format that an earlier stage derives later,
+/// because its parameters have changed, is bound with its first message.
 #[derive(Debug)]
 pub(crate) struct Bindings<T> {
     formats: Arc<FormatSet>,

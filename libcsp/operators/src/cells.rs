@@ -1,4 +1,5 @@
-//! Numbers in a block of bytes. Outside the block numbers read as 0 and are not written: state of another meaning harms nobody.
+//! Numbers in a block of bytes. Outside the block numbers read as 0 and are not written: state of another
+//! meaning harms nobody.
 
 #[inline]
 pub(crate) fn u32_at(block: &[u8], at: usize) -> u32 {

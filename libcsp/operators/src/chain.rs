@@ -1,8 +1,9 @@
 //! Chains of operators: whether their formats fit together, and in which order they do least.
 //!
-//! Messages that are left out early, or made shorter early, cost less in every later stage. The optimiser moves select, project and sample
-//! forward past stages with which they commute, and says what it did. It never changes what comes out: where it cannot prove that, or the
-//! result would have another format, the chain stays.
+//! Messages that are left out early, or made shorter early, cost less in every later stage. The optimiser
+//! moves select, project and sample forward past stages with which they commute, and says what it did. It
+//! never changes what comes out: where it cannot prove that, or the result would have another format, the
+//! chain stays.
 
 use std::sync::Arc;
 
@@ -81,8 +82,8 @@ fn called(formats: &FormatSet, id: FormatId) -> String {
     }
 }
 
-/// Checks that each stage processes what the one before it emits to its first output. Returns the format of what enters each stage, and of
-/// what leaves the last.
+/// Checks that each stage processes what the one before it emits to its first output. Returns the format of
+/// what enters each stage, and of what leaves the last.
 ///
 /// # Errors
 /// The first stage that does not fit, and why.

@@ -1,11 +1,12 @@
-//! Which of two versions of an operator runs: the one that was measured to take less time. A state machine on the caller's measurements.
+//! Which of two versions of an operator runs: the one that was measured to take less time. A state machine on
+//! the caller's measurements.
 //!
 //! ```text
 //!   trial: both in turn, each message timed ─▶ medians ─▶ run the better one ─ so many messages later ─▶ trial
 //! ```
-//! The generic version runs unless the specialised one is better by [`Rules::gain_percent`]; once that one runs, it stays as long as it is not
-//! slower. Between the two nothing changes, so that noise does not make versions alternate. While trials confirm what runs, the time between
-//! them doubles.
+//! The generic version runs unless the specialised one is better by [`Rules::gain_percent`]; once that one
+//! runs, it stays as long as it is not slower. Between the two nothing changes, so that noise does not make
+//! versions alternate. While trials confirm what runs, the time between them doubles.
 
 /// A version of an operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,7 +20,8 @@ pub enum Version {
 /// How versions are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
-    /// By how much of the generic version's time the specialised one has to be better before it runs, in per cent.
+    /// By how much of the generic version's time the specialised one has to be better before it runs, in per
+    /// cent.
     pub gain_percent: u32,
     /// Messages between the first two trials.
     pub again: u32,
@@ -35,7 +37,8 @@ impl Default for Rules {
 
 /// Messages of each version that a trial times.
 pub const SAMPLES: usize = 63;
-/// Messages of one version in a row during a trial. The first of them is not counted: caches and predictors knew the other version.
+/// Messages of one version in a row during a trial. The first of them is not counted: caches and predictors
+/// knew the other version.
 const RUN: usize = 8;
 
 /// What to do with a message.
@@ -173,7 +176,8 @@ mod tests {
 
     const RULES: Rules = Rules { gain_percent: 10, again: 1000, again_max: 4000 };
 
-    /// Runs until a trial is over; each version takes what `cost` says of its n-th message. Returns the messages that were timed.
+    /// Runs until a trial is over; each version takes what `cost` says of its n-th message. Returns the
+    /// messages that were timed.
     fn trial(choice: &mut Choice, cost: impl Fn(Version, u64) -> u64) -> u64 {
         for timed in 0..10_000 {
             let Turn::Time(version) = choice.turn() else { return timed };

@@ -85,7 +85,8 @@ fn product(first: &ChainStage, second: &ChainStage) -> Step {
     Step::Replace(vec![ChainStage { parameters: every.to_string(), ..first.clone() }], note)
 }
 
-/// The columns of a plan's result that are columns of the message under the same name, and so the same values.
+/// The columns of a plan's result that are columns of the message under the same name, and so the same
+/// values.
 fn passes(plan: &Plan, path: &str) -> bool {
     plan.outputs.iter().any(|output| match &output.expr {
         Expr::Column(column) => output.name == path && plan.columns[*column].path == path,
@@ -180,7 +181,8 @@ fn projections(first: &ChainStage, second: &ChainStage, formats: &FormatSet, for
     Step::Replace(vec![second.clone()], note)
 }
 
-/// A projection that only leaves columns of the one before it out is done by that one: what is not asked for need not be computed.
+/// A projection that only leaves columns of the one before it out is done by that one: what is not asked for
+/// need not be computed.
 fn narrowed(first: &ChainStage, second: &ChainStage, inner: &Plan, outer: &Plan) -> Step {
     let items = parts(&first.parameters, ',');
     // Also with exceptions behind it.

@@ -1,4 +1,5 @@
-//! What an operator has counted. The counters lie in its state, so that they outlive a change of its path and a snapshot shows them.
+//! What an operator has counted. The counters lie in its state, so that they outlive a change of its path and
+//! a snapshot shows them.
 //!
 //! ```text
 //!   state block  | magic | fingerprint | counters … | times … | rows, groups …
@@ -21,7 +22,8 @@ const FIRST: usize = 16;
 pub struct Counters {
     /// Messages processed, those that are not valid not included.
     pub read: u64,
-    /// Messages that a condition did not accept, or that a sample left out; groups that HAVING did not accept.
+    /// Messages that a condition did not accept, or that a sample left out; groups that HAVING did not
+    /// accept.
     pub refused: u64,
     /// Messages or rows emitted.
     pub emitted: u64,
@@ -29,7 +31,8 @@ pub struct Counters {
     pub invalid: u64,
     /// Rows that came behind the watermark, and were not used.
     pub late: u64,
-    /// Rows that gave way, or found no room, because the state is bounded, while they could still have been used.
+    /// Rows that gave way, or found no room, because the state is bounded, while they could still have been
+    /// used.
     pub evicted: u64,
     /// Rows with a null in a key or in their time: they can meet no other.
     pub unmatched: u64,
@@ -74,7 +77,8 @@ impl Counter {
 }
 
 impl Counters {
-    /// Reads the counters of an operator's state; `None` if it is no operator of this crate, or has processed nothing.
+    /// Reads the counters of an operator's state; `None` if it is no operator of this crate, or has processed
+    /// nothing.
     #[must_use]
     pub fn of(state: &State) -> Option<Counters> {
         let number = |counter: Counter| state.number(counter.at());
@@ -92,8 +96,8 @@ impl Counters {
         })
     }
 
-    /// Messages and rows that are in no result although no condition refused them: those that came late, gave way or found no room, were not
-    /// valid, met no other or were too long.
+    /// Messages and rows that are in no result although no condition refused them: those that came late, gave
+    /// way or found no room, were not valid, met no other or were too long.
     #[must_use]
     pub fn lost(&self) -> u64 {
         let Counters {
@@ -136,8 +140,8 @@ pub(crate) fn losses(state: &State) -> Losses {
     Losses { late, evicted, invalid, unmatched, too_long }
 }
 
-/// Makes the state an operator's own: it is cleared unless the same operator with the same meaning has written it. Returns whether it was
-/// cleared.
+/// Makes the state an operator's own: it is cleared unless the same operator with the same meaning has
+/// written it. Returns whether it was cleared.
 #[inline]
 pub(crate) fn claim(state: &mut State, fingerprint: u64) -> bool {
     if state.number(0) == MAGIC && state.number(FINGERPRINT) == fingerprint {

@@ -50,8 +50,8 @@ pub enum FormatError {
 
 /// The formats of one channel, and those that its operators have derived from them.
 ///
-/// The channel's formats are added once; those of operators' results are added when the operators are configured. Operators look
-/// formats up when they are configured, and never for a message.
+/// The channel's formats are added once; those of operators' results are added when the operators are
+/// configured. Operators look formats up when they are configured, and never for a message.
 #[derive(Debug, Default)]
 pub struct FormatSet {
     seed: Option<u64>,
@@ -127,8 +127,8 @@ impl FormatSet {
         FormatSet::default()
     }
 
-    /// Sets what determines the hash of keys in operators of the channel. Publishers should not know it; as long as it stays, state outlives a
-    /// change of the path.
+    /// Sets what determines the hash of keys in operators of the channel. Publishers should not know it; as
+    /// long as it stays, state outlives a change of the path.
     pub fn set_seed(&mut self, seed: u64) {
         self.seed = Some(seed);
     }
@@ -139,7 +139,8 @@ impl FormatSet {
         self.seed
     }
 
-    /// Sets what makes code for operators of the channel that are configured from now on, and how it is compared with theirs. The first one stays.
+    /// Sets what makes code for operators of the channel that are configured from now on, and how it is
+    /// compared with theirs. The first one stays.
     pub fn set_specialiser(&self, specialiser: Arc<dyn Specialiser>, rules: Rules) {
         _ = self.specialiser.set((specialiser, rules));
     }
@@ -202,8 +203,8 @@ impl FormatSet {
         self.formats.iter().find(fits).map_or(FormatId::UNKNOWN, |(id, _)| *id)
     }
 
-    /// Adds the result's format of an operator, unless there is an equal one: equal results have one id, whoever derives them. `make`
-    /// gets the id that the schema has to have.
+    /// Adds the result's format of an operator, unless there is an equal one: equal results have one id,
+    /// whoever derives them. `make` gets the id that the schema has to have.
     pub(crate) fn derive<T, E: From<FormatError>>(
         &self,
         make: impl Fn(u16) -> Result<(T, Arc<Schema>, String), E>,

@@ -23,7 +23,8 @@ pub(crate) struct Body {
     pub len: u32,
 }
 
-/// The number of the frame that has the format, of a message of so many frames: the only one, or the one behind the topic.
+/// The number of the frame that has the format, of a message of so many frames: the only one, or the one
+/// behind the topic.
 #[must_use]
 pub fn body_frame(frames: u8) -> u8 {
     u8::from(frames > 1)

@@ -84,7 +84,8 @@ impl Handler for ToJson {
     }
 }
 
-/// Emits each JSON text as a message, and messages that are in one of the channel's formats already as they are. The parameter is the name of the message; without one the channel has one format.
+/// Emits each JSON text as a message, and messages that are in one of the channel's formats already as they
+/// are. The parameter is the name of the message; without one the channel has one format.
 #[derive(Debug)]
 pub struct FromJson {
     formats: Arc<FormatSet>,
@@ -103,7 +104,8 @@ impl FromJson {
     }
 }
 
-/// Whether a message of this format may be a JSON text: printed on the path, or published in none of the channel's formats.
+/// Whether a message of this format may be a JSON text: printed on the path, or published in none of the
+/// channel's formats.
 fn is_text(format: FormatId) -> bool {
     format == JSON || format == FormatId::UNKNOWN
 }

@@ -1,7 +1,8 @@
-//! Built-in operators over formats: handlers that read and make messages of known layout (`docs/message-operators.md`).
+//! Built-in operators over formats: handlers that read and make messages of known layout
+//! (`docs/message-operators.md`).
 //!
-//! The crate is sans-I/O. It owns the operators, their bounded state and counters, and the formats that they derive. It parses no
-//! policy, keeps no channel, and has no clock: time comes with the messages and ticks.
+//! The crate is sans-I/O. It owns the operators, their bounded state and counters, and the formats that they
+//! derive. It parses no policy, keeps no channel, and has no clock: time comes with the messages and ticks.
 //!
 //! ```text
 //!   FormatSet ─┬─▶ make("select", …).configure("delay > 10") ─┐
@@ -9,11 +10,11 @@
 //!   Plan ──────────▶ Query::new(plan, inputs, output, limits) ─┴─▶ Handler ─▶ path of a channel
 //! ```
 //!
-//! **Which frame.** Of a message of one frame that frame has the format; of several the second, behind the topic. Rows of a single message keep
-//! its topic and further frames.
+//! **Which frame.** Of a message of one frame that frame has the format; of several the second, behind the
+//! topic. Rows of a single message keep its topic and further frames.
 //!
-//! **Memory.** All of it is allocated when an operator is made or configured. What outlives a message lies in the handler's
-//! [`State`](csp_handlers::State), and so outlives a change of the path.
+//! **Memory.** All of it is allocated when an operator is made or configured. What outlives a message lies in
+//! the handler's [`State`](csp_handlers::State), and so outlives a change of the path.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
@@ -60,7 +61,8 @@ pub use special::{Program, Request, Specialiser, StandingRef, Verdict};
 pub use split::Split;
 pub use translate::Translate;
 
-/// Name of the operator that makes messages of the channel's formats of JSON texts. As the first operator of a path it gets messages of unknown format.
+/// Name of the operator that makes messages of the channel's formats of JSON texts. As the first operator of
+/// a path it gets messages of unknown format.
 pub const FROM_JSON: &str = "from-json";
 
 /// The names of the operators that [`make`] makes.

@@ -1,6 +1,7 @@
 //! Messages rewritten member by member: what translating and anonymising share.
 //!
-//! A mapping is made once from two layouts. Members of composites are mapped by themselves, with their offset in the block.
+//! A mapping is made once from two layouts. Members of composites are mapped by themselves, with their offset
+//! in the block.
 
 use csp_formats::{
     Block, Charset, Field, Presence, Primitive, Record, Scalar, Type, Value, WriteProblem, Writer,

@@ -1,4 +1,5 @@
-//! Several streams become one: their rows summed up in windows, or laid side by side where their keys are equal.
+//! Several streams become one: their rows summed up in windows, or laid side by side where their keys are
+//! equal.
 
 use std::sync::Arc;
 
@@ -19,10 +20,12 @@ pub const MERGE_STATE: u32 = 2 << 20;
 
 /// Merges the streams of a channel, one for each format that the parameters fit.
 ///
-/// - `by at seconds late 5 seconds; SELECT origin, AVG(wind) AS wind FROM message GROUP BY origin WINDOW INTERVAL '5' SECONDS`: the rows of all
-///   streams go into the same windows. A stream whose messages lack a column that is named is none of the merge.
-/// - `by at seconds; UNION origin, hour WINDOW 1 hour`: one row of each stream with equal keys, in one window, make a row with the fields of
-///   all. A later row of a stream replaces an earlier one that still waits.
+/// - `by at seconds late 5 seconds; SELECT origin, AVG(wind) AS wind FROM message GROUP BY origin WINDOW
+///   INTERVAL '5' SECONDS`: the rows of all streams go into the same windows. A stream whose messages lack a
+///   column that is named is none of the merge.
+/// - `by at seconds; UNION origin, hour WINDOW 1 hour`: one row of each stream with equal keys, in one
+///   window, make a row with the fields of all. A later row of a stream replaces an earlier one that still
+///   waits.
 ///
 /// Without `by` the time is that of arrival.
 #[derive(Debug)]

@@ -82,7 +82,8 @@ pub(crate) fn names(text: &str) -> Result<Vec<&str>, ParameterError> {
     }
 }
 
-/// The characters of a text that stand outside quotes and brackets, with their positions and the character before each.
+/// The characters of a text that stand outside quotes and brackets, with their positions and the character
+/// before each.
 fn outside(text: &str) -> impl Iterator<Item = (usize, char, char)> + '_ {
     let (mut depth, mut quote, mut before) = (0u32, None, ' ');
     text.char_indices().filter_map(move |(at, character)| {

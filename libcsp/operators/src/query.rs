@@ -31,7 +31,8 @@ pub use windows::AGGREGATES_MAX;
 
 /// Runs a plan over the messages of its sources.
 ///
-/// Rows of one message keep its topic and further frames; rows of pairs and windows are messages of one frame.
+/// Rows of one message keep its topic and further frames; rows of pairs and windows are messages of one
+/// frame.
 #[derive(Debug)]
 pub struct Query {
     plan: Arc<Plan>,
@@ -52,7 +53,8 @@ enum Run {
 }
 
 impl Query {
-    /// A query whose source `i` has messages of format `inputs[i].0`, and whose results have the format `output`.
+    /// A query whose source `i` has messages of format `inputs[i].0`, and whose results have the format
+    /// `output`.
     ///
     /// # Errors
     /// The inputs do not fit the plan, or the plan cannot be run within the limits.

@@ -17,10 +17,12 @@ pub struct FieldRange {
     pub words: RangeInclusive<u64>,
 }
 
-/// Reads a condition whose parts, joined by AND, compare a field with a constant each: `=`, `<`, `<=`, `>`, `>=`, `BETWEEN`.
+/// Reads a condition whose parts, joined by AND, compare a field with a constant each: `=`, `<`, `<=`, `>`,
+/// `>=`, `BETWEEN`.
 ///
 /// # Errors
-/// It is no condition over messages of the format, or one that is not of this form, reads a field at no fixed place, or holds for no message.
+/// It is no condition over messages of the format, or one that is not of this form, reads a field at no fixed
+/// place, or holds for no message.
 pub fn ranges(format: &Format, text: &str) -> Result<Vec<FieldRange>, String> {
     let plan = condition(format, text)?;
     let mut parts = Parts { format, columns: &plan.columns, found: Vec::new() };

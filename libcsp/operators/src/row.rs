@@ -179,7 +179,8 @@ impl Written {
     }
 }
 
-/// The result of a plan of one source over a message, or nothing if the filter does not accept the message. `glance` is what is known.
+/// The result of a plan of one source over a message, or nothing if the filter does not accept the message.
+/// `glance` is what is known.
 #[inline]
 fn project(
     plan: &Plan,
@@ -207,7 +208,8 @@ fn project(
     }
 }
 
-/// Whether something was emitted of a message, or why it could not be made. The outer error is a lack of room.
+/// Whether something was emitted of a message, or why it could not be made. The outer error is a lack of
+/// room.
 pub(crate) type Sent = Result<Result<bool, (Counter, Stop)>, Stop>;
 
 /// Emits the result of a plan of one source over the message of a call, if its filter accepts it.

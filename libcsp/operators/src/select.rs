@@ -15,7 +15,8 @@ pub(crate) fn stateless() -> Needs {
     Needs { state: HEADER as u32, ..Needs::default() }
 }
 
-/// Emits messages that a condition accepts, as they are. The parameter is the condition; without one all messages pass.
+/// Emits messages that a condition accepts, as they are. The parameter is the condition; without one all
+/// messages pass.
 #[derive(Debug)]
 pub struct Select {
     bound: Bindings<Ready>,

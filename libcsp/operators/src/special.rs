@@ -1,12 +1,14 @@
-//! The seam for operators that are specialised: code made elsewhere for a plan, which does for rows at fixed places what the plan would.
+//! The seam for operators that are specialised: code made elsewhere for a plan, which does for rows at fixed
+//! places what the plan would.
 //!
 //! ```text
 //!   configure ─▶ Specialiser::ask(Request) ······ a background thread compiles ······ Request::answer(program)
 //!                                                                                          │
 //!   message ─▶ the operator looks whether an answer has come ─▶ takes it between two messages ◀┘
 //! ```
-//! The operator goes on with its own way until the answer comes, wherever the program cannot say something, and as long as a trial has not shown
-//! that the program takes less time ([`Choice`]). Counters, frames, state and what cannot be read are the operator's in any case.
+//! The operator goes on with its own way until the answer comes, wherever the program cannot say something,
+//! and as long as a trial has not shown that the program takes less time ([`Choice`]). Counters, frames,
+//! state and what cannot be read are the operator's in any case.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -31,8 +33,8 @@ pub enum Verdict {
 
 /// Code for a plan of one source.
 pub trait Program: Send + fmt::Debug {
-    /// Looks at a row: header and root block of a message as [`csp_formats::Fixed::of`] yields them. `out` is room for the result; without it
-    /// only the condition is looked at.
+    /// Looks at a row: header and root block of a message as [`csp_formats::Fixed::of`] yields them. `out` is
+    /// room for the result; without it only the condition is looked at.
     fn run(&mut self, row: &[u8], out: Option<&mut [u8]>) -> Verdict;
 }
 

@@ -13,11 +13,12 @@ use crate::select::stateless;
 
 const FINGERPRINT: u64 = 1;
 
-/// Emits each message to up to [`OUTPUTS_MAX`] outputs. The parameters have one part for each output, from 0 on, between semicolons:
-/// `whole; number, delay WHERE delay > 10; origin, destination`.
+/// Emits each message to up to [`OUTPUTS_MAX`] outputs. The parameters have one part for each output, from 0
+/// on, between semicolons: `whole; number, delay WHERE delay > 10; origin, destination`.
 ///
-/// `whole` is the message itself, which all outputs share; the pool counts the references to it and has it back when the last output has sent
-/// it. A part without a condition gets a row of each message: parts without any condition are a multicast.
+/// `whole` is the message itself, which all outputs share; the pool counts the references to it and has it
+/// back when the last output has sent it. A part without a condition gets a row of each message: parts
+/// without any condition are a multicast.
 #[derive(Debug)]
 pub struct Split {
     bound: Bindings<Vec<Part>>,

@@ -1,4 +1,5 @@
-//! Messages of one format as messages of another that has fields of the same names: an old reader meets a new writer.
+//! Messages of one format as messages of another that has fields of the same names: an old reader meets a new
+//! writer.
 
 use std::sync::Arc;
 
@@ -15,11 +16,13 @@ use crate::select::stateless;
 
 const FINGERPRINT: u64 = 1;
 
-/// Emits each message in another format. The parameter names it: `Flight`, or `Flight version 1` where several versions are there, and what
-/// stands for values that the target must have: `Flight version 1 default seats 0, gate 'A1'`.
+/// Emits each message in another format. The parameter names it: `Flight`, or `Flight version 1` where
+/// several versions are there, and what stands for values that the target must have: `Flight version 1
+/// default seats 0, gate 'A1'`.
 ///
-/// Fields are found by name; what the target does not have is left out, what the message does not have is null or empty. Formats for which that
-/// cannot be said are not accepted. Messages of the target format pass as they are.
+/// Fields are found by name; what the target does not have is left out, what the message does not have is
+/// null or empty. Formats for which that cannot be said are not accepted. Messages of the target format pass
+/// as they are.
 #[derive(Debug)]
 pub struct Translate {
     formats: Arc<FormatSet>,

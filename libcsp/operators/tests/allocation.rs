@@ -35,7 +35,8 @@ impl Port for Plain<'_> {
     }
 }
 
-/// Gives messages of both formats to a handler, with times that close windows, and ticks. Returns emits and allocations.
+/// Gives messages of both formats to a handler, with times that close windows, and ticks. Returns emits and
+/// allocations.
 fn run(handler: &mut dyn Handler, state: &mut State, inputs: &[(FormatId, Vec<u8>)]) -> (u64, u64) {
     let (mut emitted, mut now) = (0, Instant::from_nanos(1));
     let before = allocation::count();

@@ -1,5 +1,5 @@
-//! Messages in one slice, which are read at fixed places, and the same messages in many slices, which are viewed: operators and queries make the
-//! same of both, and of both in turn. `CSP_SEED=n` replays one seed.
+//! Messages in one slice, which are read at fixed places, and the same messages in many slices, which are
+//! viewed: operators and queries make the same of both, and of both in turn. `CSP_SEED=n` replays one seed.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Operators in the paths of a channel: with its pool, queues that fill up, receivers that hold back, and paths that are replaced under
-//! traffic by equal ones, which go on with the state.
+//! Operators in the paths of a channel: with its pool, queues that fill up, receivers that hold back, and
+//! paths that are replaced under traffic by equal ones, which go on with the state.
 
 mod common;
 

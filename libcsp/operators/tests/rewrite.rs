@@ -11,7 +11,8 @@ use serde_json::{Value as Json, json};
 
 const OLD: FormatId = FormatId(3);
 
-/// What a reader of the first version knows: other widths, other numbers of the same names, fewer fields, and one more.
+/// What a reader of the first version knows: other widths, other numbers of the same names, fewer fields, and
+/// one more.
 const OLD_FLIGHTS: &str = r#"
 <type name="minutes" primitiveType="int32" presence="optional"/>
 <type name="gate" primitiveType="char" length="4"/>

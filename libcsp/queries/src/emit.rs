@@ -73,8 +73,8 @@ impl<'w> Apart<'w> {
 }
 
 impl Plan {
-    /// Writes the result of a row (one record of each source) as a message of the derived format, and returns its length.
-    /// `aggregates` are the results of the plan's aggregates. Nothing is allocated.
+    /// Writes the result of a row (one record of each source) as a message of the derived format, and returns
+    /// its length. `aggregates` are the results of the plan's aggregates. Nothing is allocated.
     ///
     /// # Errors
     /// A record is not valid, or the buffer is too small.
@@ -87,7 +87,8 @@ impl Plan {
         self.emit_apart(rows, aggregates, out, None)
     }
 
-    /// As [`emit`](Self::emit), but leaves out variable data that can stay where it is. The length is that of what was written.
+    /// As [`emit`](Self::emit), but leaves out variable data that can stay where it is. The length is that of
+    /// what was written.
     ///
     /// # Errors
     /// As [`emit`](Self::emit).
@@ -110,7 +111,8 @@ impl Plan {
         self.behind_block(rows, writer, apart)
     }
 
-    /// As [`emit_apart`](Self::emit_apart), for a result whose header and root block an [`Image`](crate::Image) has written into `out`.
+    /// As [`emit_apart`](Self::emit_apart), for a result whose header and root block an
+    /// [`Image`](crate::Image) has written into `out`.
     ///
     /// # Errors
     /// As [`emit`](Self::emit).

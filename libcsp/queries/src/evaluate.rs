@@ -94,8 +94,8 @@ impl Plan {
         self.columns.get(column).map_or(Ok(Datum::Null), |column| read(column, rows))
     }
 
-    /// The value of an expression of this plan over a row: one record of each source, and the results of the plan's aggregates
-    /// where the expression has some.
+    /// The value of an expression of this plan over a row: one record of each source, and the results of the
+    /// plan's aggregates where the expression has some.
     ///
     /// # Errors
     /// A record is not valid.

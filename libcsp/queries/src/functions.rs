@@ -142,7 +142,8 @@ impl From<Cell> for Sample {
     }
 }
 
-/// What an aggregate keeps of the rows of a window: bytes, in state that outlives the program's values. Zeros are an aggregate over no rows.
+/// What an aggregate keeps of the rows of a window: bytes, in state that outlives the program's values. Zeros
+/// are an aggregate over no rows.
 ///
 /// ```text
 ///   | rows counted, 8 bytes | 0: no value, 1: whole, 2: floating-point | 7 bytes of 0 | value, 16 or 8 bytes |
@@ -203,8 +204,8 @@ impl AggregateFunction {
         }
     }
 
-    /// The result of an aggregate over the rows so far: null without rows, but for counts, and where a sum is no number. When a window begins and
-    /// ends is not known here.
+    /// The result of an aggregate over the rows so far: null without rows, but for counts, and where a sum is
+    /// no number. When a window begins and ends is not known here.
     #[must_use]
     pub fn result_of(self, accumulator: &Accumulator) -> Datum<'_> {
         let count = word(accumulator, 0);

@@ -1,18 +1,18 @@
 //! Continual queries: a subset of SQL over channels (`docs/queries.md`).
 //!
-//! The crate is sans-I/O. It parses a query, checks it against the formats of the channels it names, and returns a [`Plan`]: what
-//! comes from where, typed expressions over located fields, and the derived format of the result. It evaluates the
-//! expressions of a plan over messages and writes results; what is kept between messages (windows, the waiting side of a
-//! join) belongs to the operators that run a plan.
+//! The crate is sans-I/O. It parses a query, checks it against the formats of the channels it names, and
+//! returns a [`Plan`]: what comes from where, typed expressions over located fields, and the derived format
+//! of the result. It evaluates the expressions of a plan over messages and writes results; what is kept
+//! between messages (windows, the waiting side of a join) belongs to the operators that run a plan.
 //!
 //! ```text
 //!  SQL ─▶ syntax ─▶ bind (names, types) ─▶ Plan ─▶ derive: format of the result
 //!                                           └────▶ Plan::accepts, Plan::emit over Records
 //! ```
 //!
-//! **Bounds.** A query has [`QUERY_LEN_MAX`] bytes and [`TOKENS_MAX`] tokens; expressions are nested [`NESTING_MAX`] deep, and a plan has
-//! [`NODES_MAX`] of their nodes. Each token is read once. A row costs a step for each node, and for each of [`LIKES_MAX`] LIKE as many as its text
-//! has bytes.
+//! **Bounds.** A query has [`QUERY_LEN_MAX`] bytes and [`TOKENS_MAX`] tokens; expressions are nested
+//! [`NESTING_MAX`] deep, and a plan has [`NODES_MAX`] of their nodes. Each token is read once. A row costs a
+//! step for each node, and for each of [`LIKES_MAX`] LIKE as many as its text has bytes.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 

@@ -1,8 +1,9 @@
 //! Patterns of LIKE: `%` stands for any bytes, `_` for one.
 //!
-//! A pattern is cut at its `%`. The first part stands at the text's begin, the last one at its end, and each of the others is searched for where
-//! the one before it was found first. A part without `_` is searched for by Knuth, Morris and Pratt, one with `_` by a set of the places in it
-//! that may be reached (Baeza-Yates and Gonnet 1992): both read each byte of the text once.
+//! A pattern is cut at its `%`. The first part stands at the text's begin, the last one at its end, and each
+//! of the others is searched for where the one before it was found first. A part without `_` is searched for
+//! by Knuth, Morris and Pratt, one with `_` by a set of the places in it that may be reached (Baeza-Yates and
+//! Gonnet 1992): both read each byte of the text once.
 
 use crate::error::QueryProblem;
 

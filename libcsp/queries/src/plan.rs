@@ -13,7 +13,8 @@ use crate::{bind, syntax};
 pub const NODES_MAX: usize = 4096;
 /// Most LIKE of a query: each reads its text once.
 pub const LIKES_MAX: usize = 16;
-/// Most places in a query where variable data is read that lies behind groups whose entries have to be passed one by one.
+/// Most places in a query where variable data is read that lies behind groups whose entries have to be passed
+/// one by one.
 pub const PASSES_MAX: usize = 64;
 
 /// The channels that a query can name.

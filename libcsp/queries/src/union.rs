@@ -18,7 +18,8 @@ pub struct Union {
 }
 
 impl Union {
-    /// Lays messages of several sources side by side. A name that two of them have is preceded by the source's alias.
+    /// Lays messages of several sources side by side. A name that two of them have is preceded by the
+    /// source's alias.
     ///
     /// # Errors
     /// A source lacks a key, has it in another type, or the result has no format.

@@ -1,7 +1,7 @@
 //! Queries by somebody who wants to do harm: what a text may take is bounded, whatever it says.
 //!
-//! The oracle of memory is an allocator that counts the bytes that are held, that of steps the number of allocations: parser and binder take at
-//! least one for each node that they make.
+//! The oracle of memory is an allocator that counts the bytes that are held, that of steps the number of
+//! allocations: parser and binder take at least one for each node that they make.
 
 mod common;
 

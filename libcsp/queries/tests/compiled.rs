@@ -1,5 +1,5 @@
-//! Programs at fixed places beside the plans that they were made from, over random formats, queries and messages. `CSP_SEED=n` replays one
-//! seed; `CSP_SEEDS=n` runs more.
+//! Programs at fixed places beside the plans that they were made from, over random formats, queries and
+//! messages. `CSP_SEED=n` replays one seed; `CSP_SEEDS=n` runs more.
 
 mod random;
 

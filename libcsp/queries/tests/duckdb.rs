@@ -6,7 +6,8 @@ use common::{channels, flight, plan, printed, written};
 use csp_formats::MessageView;
 use serde_json::Value as Json;
 
-/// Whether a value is that of a vector: truth values are an enumeration here, and numbers may differ in their last digits.
+/// Whether a value is that of a vector: truth values are an enumeration here, and numbers may differ in their
+/// last digits.
 fn same(own: &Json, other: &Json) -> bool {
     match (own, other) {
         (Json::String(own), Json::Bool(other)) => own == if *other { "True" } else { "False" },

@@ -1,5 +1,6 @@
-//! What supplied handlers cost: a call, a copy, a stop, a restart. Prints medians and p99; `cargo run --release -p csp-sandbox
-//! --example cost [guarded]`: with the argument, of modules in guarded memory, as clients' are.
+//! What supplied handlers cost: a call, a copy, a stop, a restart. Prints medians and p99; `cargo run
+//! --release -p csp-sandbox --example cost [guarded]`: with the argument, of modules in guarded memory, as
+//! clients' are.
 // A bench has a clock.
 #![allow(clippy::disallowed_types)]
 

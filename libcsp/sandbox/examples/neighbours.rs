@@ -1,9 +1,10 @@
-//! What a neighbour notices while modules are compiled: a message through a supplied handler of a channel, beside a thread that compiles
-//! all the time, on the same processor and on another one, at normal and at low priority.
+//! What a neighbour notices while modules are compiled: a message through a supplied handler of a channel,
+//! beside a thread that compiles all the time, on the same processor and on another one, at normal and at low
+//! priority.
 //!
-//! Two kinds of neighbour: one that always has messages (the time of a turn), and one that sleeps until a message is due every 200 µs
-//! (from then until it is delivered). Rounds of all cases take turns; each number is the median of the rounds' numbers.
-//! `cargo run --release -p csp-sandbox --example neighbours [ROUNDS]`
+//! Two kinds of neighbour: one that always has messages (the time of a turn), and one that sleeps until a
+//! message is due every 200 µs (from then until it is delivered). Rounds of all cases take turns; each number
+//! is the median of the rounds' numbers. `cargo run --release -p csp-sandbox --example neighbours [ROUNDS]`
 #![allow(clippy::unwrap_used, clippy::disallowed_types)]
 
 use std::fmt::Write as _;

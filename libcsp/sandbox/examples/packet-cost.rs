@@ -1,4 +1,5 @@
-//! What supplied packet plug-ins cost a packet. Prints medians of 31 rounds; `cargo run --release -p csp-sandbox --example packet-cost`.
+//! What supplied packet plug-ins cost a packet. Prints medians of 31 rounds; `cargo run --release -p
+//! csp-sandbox --example packet-cost`.
 // A bench has a clock.
 #![allow(clippy::disallowed_types)]
 

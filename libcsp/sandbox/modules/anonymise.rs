@@ -1,9 +1,12 @@
-//! Anonymises a passenger record: the name is blanked, the document's number is hashed with a key, all other bytes stay.
+//! Anonymises a passenger record: the name is blanked, the document's number is hashed with a key, all other
+//! bytes stay.
 //!
-//! It serves every format that has the fields `name` (text) and `document` (8 bytes) in its root block: where they lie is asked for once a
-//! format. It processes messages of one frame. The parameter is the key, a decimal number. Without one no message passes: what should have been hidden is not.
+//! It serves every format that has the fields `name` (text) and `document` (8 bytes) in its root block: where
+//! they lie is asked for once a format. It processes messages of one frame. The parameter is the key, a
+//! decimal number. Without one no message passes: what should have been hidden is not.
 //!
-//! Built with `rustc --target wasm32-unknown-unknown --crate-type cdylib -C opt-level=2 -C panic=abort`, and `csp_guest` beside it.
+//! Built with `rustc --target wasm32-unknown-unknown --crate-type cdylib -C opt-level=2 -C panic=abort`, and
+//! `csp_guest` beside it.
 #![no_std]
 
 use csp_guest::{Declaration, Field, Handler, Message, Parameters, Stop, emit, locate};
@@ -49,7 +52,8 @@ fn bytes(record: &mut [u8], field: Field) -> Option<&mut [u8]> {
     record.get_mut(field.offset as usize..)?.get_mut(..field.size as usize)
 }
 
-/// Mixes a number with the key (the finaliser of SplitMix64, twice): enough to show the ABI, and no cryptography.
+/// Mixes a number with the key (the finaliser of SplitMix64, twice): enough to show the ABI, and no
+/// cryptography.
 fn hash(number: u64, key: u64) -> u64 {
     let mix = |mut z: u64| {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,5 +1,5 @@
-//! Blanks a word in the payload of TCP and UDP packets with `*`, and updates their checksums. The parameter is the word. A word that two
-//! segments share is not found; of coalesced packets the whole payload is one.
+//! Blanks a word in the payload of TCP and UDP packets with `*`, and updates their checksums. The parameter
+//! is the word. A word that two segments share is not found; of coalesced packets the whole payload is one.
 //!
 //! Built as `anonymise.rs` is.
 #![no_std]

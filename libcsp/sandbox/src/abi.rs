@@ -1,4 +1,5 @@
-//! The ABI between a module and its host, version 1. `include/csp_handler.h` and the crate `csp-guest` are its other two copies.
+//! The ABI between a module and its host, version 1. `include/csp_handler.h` and the crate `csp-guest` are
+//! its other two copies.
 
 use thiserror::Error;
 
@@ -6,17 +7,19 @@ use thiserror::Error;
 pub const VERSION: i32 = 1;
 /// The name of the module that a guest imports from.
 pub const IMPORTS: &str = "csp";
-/// What an import returns if it did what it was asked to, and what a guest's function returns when it is done.
+/// What an import returns if it did what it was asked to, and what a guest's function returns when it is
+/// done.
 pub const OK: i32 = 0;
-/// An output has no room. The guest returns it from `on_message` or `on_timer` to be called again with the same.
+/// An output has no room. The guest returns it from `on_message` or `on_timer` to be called again with the
+/// same.
 pub const FULL: i32 = 1;
 /// There is no such frame, field or format.
 pub const NONE: i32 = -1;
 
 /// Bytes of the declaration in a guest's memory.
 pub const DECLARATION_LEN: usize = 40;
-/// Bytes of a piece of a new message in a guest's memory: where its bytes are (0: the guest's memory, 1: the message), address or offset,
-/// and length.
+/// Bytes of a piece of a new message in a guest's memory: where its bytes are (0: the guest's memory, 1: the
+/// message), address or offset, and length.
 pub const PIECE_LEN: usize = 12;
 /// Most pieces of a new message.
 pub const PIECES_MAX: usize = 32;
@@ -37,7 +40,8 @@ pub enum StateKind {
     Dropped,
     /// The block at the host stays as it is, if both declare the same layout and length.
     Kept,
-    /// The former one's `csp_state_export` names bytes in its memory, which are copied to where the new one's `csp_state_import` says.
+    /// The former one's `csp_state_export` names bytes in its memory, which are copied to where the new one's
+    /// `csp_state_import` says.
     HandedOver,
 }
 
@@ -50,7 +54,8 @@ pub struct Declaration {
     pub new_len_max: u32,
     /// How often `on_timer` is called, in milliseconds; 0: never.
     pub period_ms: u32,
-    /// Address and length of the buffer into which the host copies a message before the call if it fits; 0, 0: none.
+    /// Address and length of the buffer into which the host copies a message before the call if it fits; 0,
+    /// 0: none.
     pub buffer: (u32, u32),
     /// What becomes of the state.
     pub state: StateKind,

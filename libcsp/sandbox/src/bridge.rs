@@ -1,8 +1,9 @@
 //! How imports reach the call that runs: the message, the outputs and the state block of the handler.
 //!
-//! A store holds only what lives for ever, and a call lives for one message. The call is therefore lent to the thread for as long as the
-//! guest runs, and imports borrow it from there; `scoped_tls_hkt` takes it back when the guest returns or traps. It hands out one
-//! borrow at a time, so that an import cannot be entered while another one runs.
+//! A store holds only what lives for ever, and a call lives for one message. The call is therefore lent to
+//! the thread for as long as the guest runs, and imports borrow it from there; `scoped_tls_hkt` takes it back
+//! when the guest returns or traps. It hands out one borrow at a time, so that an import cannot be entered
+//! while another one runs.
 
 use csp_handlers::{Call, Emit, Full, State, Tick};
 use scoped_tls_hkt::{ReborrowMut, scoped_thread_local};

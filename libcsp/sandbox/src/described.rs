@@ -1,4 +1,5 @@
-//! A module in a path whose calls are made by another program: what the path is checked by, and what that program reports.
+//! A module in a path whose calls are made by another program: what the path is checked by, and what that
+//! program reports.
 
 use std::sync::Arc;
 

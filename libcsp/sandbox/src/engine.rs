@@ -1,4 +1,5 @@
-//! The engine of a process: its bounds, how code is made and stopped, and the memory that modules may have together.
+//! The engine of a process: its bounds, how code is made and stopped, and the memory that modules may have
+//! together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,20 +10,21 @@ use wasmtime::{Config, InstanceAllocationStrategy, Linker, OptLevel, PoolingAllo
 use crate::guest::Guest;
 use crate::module::{ModuleError, one_line};
 
-/// Compiles a module of an engine's [kind](Limits::kind) where a failure of the compiler harms nobody, in a process of its own, and reports why the module
-/// must not be compiled here. An engine with one compiles nothing that it has not tried.
+/// Compiles a module of an engine's [kind](Limits::kind) where a failure of the compiler harms nobody, in a
+/// process of its own, and reports why the module must not be compiled here. An engine with one compiles
+/// nothing that it has not tried.
 pub type Trial = dyn Fn(&str, &[u8]) -> Result<(), String> + Send + Sync;
 
 /// What keeps the code of modules in their memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Confinement {
-    /// Comparisons in the code. No signal handler is installed. A processor that mispredicts a comparison reads beyond the memory, and
-    /// leaves traces of what it read in its caches (Spectre, variant 1).
+    /// Comparisons in the code. No signal handler is installed. A processor that mispredicts a comparison
+    /// reads beyond the memory, and leaves traces of what it read in its caches (Spectre, variant 1).
     #[default]
     Compared,
-    /// Pages: every address that an access can name lies in address space that is the instance's alone, and faults where its memory
-    /// ends; indices of tables are masked. Installs handlers for SIGSEGV, SIGBUS, SIGILL and SIGFPE, which pass on what is not a fault
-    /// of a module's code to the handlers before them.
+    /// Pages: every address that an access can name lies in address space that is the instance's alone, and
+    /// faults where its memory ends; indices of tables are masked. Installs handlers for SIGSEGV, SIGBUS,
+    /// SIGILL and SIGFPE, which pass on what is not a fault of a module's code to the handlers before them.
     Guarded,
 }
 
@@ -45,16 +47,19 @@ pub struct Limits {
     pub state_max: u32,
     /// Length in bytes of the longest message that a handler may make.
     pub new_len_max: u32,
-    /// Fuel of a call with a message, of the timer, and of each half of handing state over: about an instruction each.
+    /// Fuel of a call with a message, of the timer, and of each half of handing state over: about an
+    /// instruction each.
     pub fuel: u64,
-    /// Fuel of the start of an instance, and of its configuration. A restart happens between two messages, so that this is short too.
+    /// Fuel of the start of an instance, and of its configuration. A restart happens between two messages, so
+    /// that this is short too.
     pub fuel_start: u64,
     /// Messages that a call may emit.
     pub emits_max: u32,
     /// Bytes that imports copy for a call. An import counts for at least 256.
     pub copied_max: u64,
-    /// Epochs that a call may take: at each of [`Engine::tick`]'s calls one ends. Fuel ends a call within a millisecond of the processor; this is
-    /// for what fuel does not see, and far longer than a thread may wait for its processor.
+    /// Epochs that a call may take: at each of [`Engine::tick`]'s calls one ends. Fuel ends a call within a
+    /// millisecond of the processor; this is for what fuel does not see, and far longer than a thread may
+    /// wait for its processor.
     pub epochs_max: u64,
     /// What keeps their code in their memory.
     pub confinement: Confinement,
@@ -111,8 +116,8 @@ impl Limits {
     }
 }
 
-/// Compiles a module as engines of this [kind](Limits::kind) do, and drops the code. Whatever the compiler does with the module happens here first: called in the process of
-/// a [`Trial`].
+/// Compiles a module as engines of this [kind](Limits::kind) do, and drops the code. Whatever the compiler
+/// does with the module happens here first: called in the process of a [`Trial`].
 ///
 /// # Errors
 /// The module is not valid, or the kind is unknown; contains how.
@@ -175,7 +180,8 @@ impl Engine {
 
     /// Makes the engine. It reserves address space for all instances, and uses memory as they do.
     ///
-    /// Unless memory is [guarded](Confinement::Guarded), it installs no signal handlers (decisions 0049, 0063).
+    /// Unless memory is [guarded](Confinement::Guarded), it installs no signal handlers (decisions 0049,
+    /// 0063).
     ///
     /// # Errors
     /// When the machine has no room for the address space, or cannot run compiled code.
@@ -194,9 +200,9 @@ impl Engine {
         &self.shared.limits
     }
 
-    /// Ends an epoch: calls that have run through [`Limits::epochs_max`] of them are stopped. A thread of the embedder calls this at a
-    /// steady pace, such as every 10 ms. Fuel alone bounds every call already; epochs bound its time on a machine that is slower than
-    /// the fuel was chosen for.
+    /// Ends an epoch: calls that have run through [`Limits::epochs_max`] of them are stopped. A thread of the
+    /// embedder calls this at a steady pace, such as every 10 ms. Fuel alone bounds every call already;
+    /// epochs bound its time on a machine that is slower than the fuel was chosen for.
     pub fn tick(&self) {
         self.shared.wasmtime.increment_epoch();
     }
@@ -294,12 +300,13 @@ fn config(limits: &Limits) -> Config {
 
 /// What a 32-bit address can name, in bytes.
 const ADDRESSES: u64 = 1 << 32;
-/// Bytes behind it that fault: constant offsets of accesses are added to the address. An access with a longer one is compared, and its
-/// address is masked.
+/// Bytes behind it that fault: constant offsets of accesses are added to the address. An access with a longer
+/// one is compared, and its address is masked.
 const GUARD: u64 = 32 << 20;
 /// Tables of a module.
 pub(crate) const TABLES_MAX: u32 = 2;
-/// Bytes of an instance beside its memory and tables: its globals and functions. Modules that need more are refused.
+/// Bytes of an instance beside its memory and tables: its globals and functions. Modules that need more are
+/// refused.
 const INSTANCE_LEN_MAX: usize = 256 << 10;
 
 #[cfg(test)]

@@ -15,7 +15,8 @@ pub struct FieldAt {
     pub offset: u32,
     /// Its length in bytes.
     pub size: u32,
-    /// The first byte of its name in the ABI: `c` text, `i` signed, `u` unsigned, `f` floating point, `x` composite.
+    /// The first byte of its name in the ABI: `c` text, `i` signed, `u` unsigned, `f` floating point, `x`
+    /// composite.
     pub kind: u8,
     /// Its bytes are in big-endian order.
     pub is_big_endian: bool,
@@ -24,7 +25,8 @@ pub struct FieldAt {
 }
 
 impl FieldAt {
-    /// Returns it as `locate` writes it: offset, size, kind, and flags (bit 0: big-endian; from bit 16 on: the version that added it).
+    /// Returns it as `locate` writes it: offset, size, kind, and flags (bit 0: big-endian; from bit 16 on:
+    /// the version that added it).
     #[must_use]
     pub fn encode(&self) -> [u8; FIELD_LEN] {
         let flags = u32::from(self.is_big_endian) | u32::from(self.since_version) << 16;

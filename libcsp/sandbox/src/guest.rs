@@ -1,7 +1,8 @@
 //! What a store holds for its guest, and the imports that the guest calls.
 //!
-//! Every import is accounted for before it does anything: it costs what it copies, and at least [`IMPORT_COST`]. An import that is asked
-//! for what the ABI forbids stops the guest; the reason waits in [`Guest::stopped`] until the call has been unwound.
+//! Every import is accounted for before it does anything: it costs what it copies, and at least
+//! [`IMPORT_COST`]. An import that is asked for what the ABI forbids stops the guest; the reason waits in
+//! [`Guest::stopped`] until the call has been unwound.
 
 use std::sync::Arc;
 
@@ -298,7 +299,8 @@ fn emit_range(mut caller: Guests<'_>, output: u32, format: u32, start: u32, len:
     guest.emitted(emitted)
 }
 
-/// `emit_new(output, format, frames, frame_count, pieces, piece_count) -> OK or FULL`: a message of frames from pieces.
+/// `emit_new(output, format, frames, frame_count, pieces, piece_count) -> OK or FULL`: a message of frames
+/// from pieces.
 fn emit_new(
     mut caller: Guests<'_>,
     output: u32,
@@ -379,7 +381,8 @@ fn state_read(mut caller: Guests<'_>, offset: u32, len: u32, into: u32) -> Resul
     }))
 }
 
-/// `state_write(offset, len, from)`: changes bytes of the state block. A guest that writes outside it is stopped.
+/// `state_write(offset, len, from)`: changes bytes of the state block. A guest that writes outside it is
+/// stopped.
 fn state_write(mut caller: Guests<'_>, offset: u32, len: u32, from: u32) -> Result<()> {
     let (memory, guest) = split(&mut caller)?;
     guest.charge(len)?;
@@ -405,7 +408,8 @@ fn state_write(mut caller: Guests<'_>, offset: u32, len: u32, from: u32) -> Resu
     if written { Ok(()) } else { guest.stop(Reason::Pointer) }
 }
 
-/// `locate(format, path, path_len, into) -> OK or NONE`: where a field lies, as [`crate::FieldAt::encode`] has it.
+/// `locate(format, path, path_len, into) -> OK or NONE`: where a field lies, as [`crate::FieldAt::encode`]
+/// has it.
 fn locate(mut caller: Guests<'_>, format: u32, path: u32, path_len: u32, into: u32) -> Result<i32> {
     let (memory, guest) = split(&mut caller)?;
     // A schema is searched, which takes longer than a copy.
@@ -423,7 +427,8 @@ fn locate(mut caller: Guests<'_>, format: u32, path: u32, path_len: u32, into: u
     Ok(OK)
 }
 
-/// `parameters(offset, len, into) -> count`: copies bytes of the parameters; those of the last `configure` outside it.
+/// `parameters(offset, len, into) -> count`: copies bytes of the parameters; those of the last `configure`
+/// outside it.
 fn parameters(mut caller: Guests<'_>, offset: u32, len: u32, into: u32) -> Result<u32> {
     let (memory, guest) = split(&mut caller)?;
     guest.charge(len.min(PARAMETERS_MAX as u32))?;

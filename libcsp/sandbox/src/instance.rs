@@ -198,7 +198,8 @@ impl Instance {
         self.memory.data(&self.store)
     }
 
-    /// Has the kernel provide all pages of the instance's memory, so that state which is handed over is copied without page faults.
+    /// Has the kernel provide all pages of the instance's memory, so that state which is handed over is
+    /// copied without page faults.
     pub fn touch(&mut self) {
         for page in self.memory.data_mut(&mut self.store).chunks_mut(PAGE) {
             page[0] = std::hint::black_box(page[0]);
@@ -217,7 +218,8 @@ impl Instance {
         }
     }
 
-    /// Takes state over: the guest names an address for so many bytes, and finds them there. `Ok(false)`: it refuses them.
+    /// Takes state over: the guest names an address for so many bytes, and finds them there. `Ok(false)`: it
+    /// refuses them.
     pub fn import(&mut self, bridge: &mut dyn Bridge, layout: u32, state: &[u8]) -> Result<bool, Stopped> {
         let wrong = Stopped { reason: Reason::Pointer, function: "csp_state_import" };
         let Some(function) = self.import.clone() else { return Err(wrong) };
@@ -232,7 +234,8 @@ impl Instance {
         Ok(true)
     }
 
-    /// Calls a function with the fuel of a start. What hands state over has that of a message: it runs between two.
+    /// Calls a function with the fuel of a start. What hands state over has that of a message: it runs
+    /// between two.
     fn quiet<P: WasmParams, R: WasmResults>(
         &mut self,
         bridge: &mut dyn Bridge,

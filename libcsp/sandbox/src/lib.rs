@@ -1,13 +1,14 @@
-//! Handlers that clients bring: WebAssembly modules behind the interface of built-in handlers (`docs/handlers.md`).
+//! Handlers that clients bring: WebAssembly modules behind the interface of built-in handlers
+//! (`docs/handlers.md`).
 //!
 //! ```text
 //!   bytes ─▶ Module::compile ─▶ Module ─▶ Supplied::new ─▶ Supplied: Handler ─▶ stage of a path
 //!            (a background thread)         (memory reserved)   │ configure, hand over: between two messages
 //!                                                              └ stopped ─▶ Supervisor: restart, pass by, end the path
 //! ```
-//! The crate owns the engine, the ABI's host side, what stops a module, and how one hands its state to another. It has no clock, thread or
-//! socket: time comes with the calls, [`Module::compile`] runs on the thread that calls it, and [`Engine::tick`] is called by a thread
-//! of the embedder.
+//! The crate owns the engine, the ABI's host side, what stops a module, and how one hands its state to
+//! another. It has no clock, thread or socket: time comes with the calls, [`Module::compile`] runs on the
+//! thread that calls it, and [`Engine::tick`] is called by a thread of the embedder.
 //!
 //! | what | where |
 //! |---|---|

@@ -24,8 +24,8 @@ pub enum ModuleError {
     /// It is too long; contains its length and the longest.
     #[error("the module has {0} bytes, and may have {1}")]
     Len(usize, usize),
-    /// It is no valid module, uses an extension of WebAssembly that is not offered, or needs more memory or tables than an instance may
-    /// have; contains what the compiler reports.
+    /// It is no valid module, uses an extension of WebAssembly that is not offered, or needs more memory or
+    /// tables than an instance may have; contains what the compiler reports.
     #[error("the module is not valid: {0}")]
     Invalid(String),
     /// Its trial failed ([`crate::Trial`]); contains why.
@@ -118,7 +118,8 @@ pub struct Module {
 impl Module {
     /// Checks and compiles a module, and starts it once to read what it declares.
     ///
-    /// This takes milliseconds to seconds of the calling thread, by the module's length: daemons call it on a background thread.
+    /// This takes milliseconds to seconds of the calling thread, by the module's length: daemons call it on a
+    /// background thread.
     ///
     /// # Errors
     /// What is wrong with the module.
@@ -256,7 +257,8 @@ fn check_imports(
     Ok(())
 }
 
-/// Functions that a module exports: name, number of parameters of 32 bits, and result: `i` 32 bits, `l` 64 bits.
+/// Functions that a module exports: name, number of parameters of 32 bits, and result: `i` 32 bits, `l` 64
+/// bits.
 const ABI: [(&str, usize, char); 9] = [
     ("csp_abi", 0, 'i'),
     ("on_message", 3, 'i'),
@@ -313,7 +315,8 @@ fn check_exports(module: &wasmtime::Module) -> Result<Optional, ModuleError> {
     Ok(Optional { on_timer, configure, accepts, yields, hands_over: export, declaration })
 }
 
-/// Returns the bytes to reserve for an instance. The pool has refused larger memories and tables than it has room for.
+/// Returns the bytes to reserve for an instance. The pool has refused larger memories and tables than it has
+/// room for.
 pub(crate) fn check_memory(engine: &Engine, module: &wasmtime::Module) -> Result<u64, ModuleError> {
     let limits = engine.limits();
     let Some(ExternType::Memory(memory)) = module.get_export("memory") else {

@@ -1,11 +1,13 @@
-//! Supplied packet plug-ins: WebAssembly modules behind the interface of built-in plug-ins (`docs/plugins.md`).
+//! Supplied packet plug-ins: WebAssembly modules behind the interface of built-in plug-ins
+//! (`docs/plugins.md`).
 //!
 //! ```text
 //!   frame ─ copied ─▶ [ struct csp_packet | frame ] in the module's buffer ─▶ on_packet() ─▶ verdict
 //!                                              │ changed: copied back, with its length
 //! ```
-//! Engine, fuel, memory and epochs are those of supplied handlers; the bounds of a call are a packet's. The ABI is another one: a module
-//! is a handler or a plug-in. `include/csp_packet.h` and `csp_guest::packet` are the ABI's other two copies.
+//! Engine, fuel, memory and epochs are those of supplied handlers; the bounds of a call are a packet's. The
+//! ABI is another one: a module is a handler or a plug-in. `include/csp_packet.h` and `csp_guest::packet` are
+//! the ABI's other two copies.
 
 mod instance;
 mod module;
@@ -45,7 +47,8 @@ const FLAG_CHECKSUM_PARTIAL: u8 = 1;
 const FLAG_RESIZABLE: u8 = 2;
 const FLAG_LATER_FRAGMENT: u8 = 4;
 
-/// Returns the bounds of an engine for packet plug-ins: short calls, small memories, many instances (one for each worker).
+/// Returns the bounds of an engine for packet plug-ins: short calls, small memories, many instances (one for
+/// each worker).
 #[must_use]
 pub fn limits() -> Limits {
     Limits {
@@ -68,7 +71,8 @@ pub struct PacketDeclaration {
 }
 
 impl PacketDeclaration {
-    /// Reads the declaration at an address: its length (24), outputs, address and length of the buffer, and two zeros.
+    /// Reads the declaration at an address: its length (24), outputs, address and length of the buffer, and
+    /// two zeros.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -113,7 +117,8 @@ enum Wanted {
     Transmit(u16),
 }
 
-/// Reads a verdict: bits 0 to 7 what is done, bit 8 whether the buffer is copied back, bits 16 to 31 the output or interface.
+/// Reads a verdict: bits 0 to 7 what is done, bit 8 whether the buffer is copied back, bits 16 to 31 the
+/// output or interface.
 fn verdict(code: i32) -> Option<(Wanted, bool)> {
     let code = code.cast_unsigned();
     let (number, changed) = ((code >> 16) as u16, code & CHANGED != 0);
@@ -126,7 +131,8 @@ fn verdict(code: i32) -> Option<(Wanted, bool)> {
     Some((wanted, changed))
 }
 
-/// Returns what the host writes in front of a frame of which it copies `captured` bytes; `room` bounds the frame's length afterwards.
+/// Returns what the host writes in front of a frame of which it copies `captured` bytes; `room` bounds the
+/// frame's length afterwards.
 fn head(now: Instant, packet: &Packet<'_>, captured: usize, room: usize) -> [u8; HEAD_LEN] {
     let mut bytes = [0; HEAD_LEN];
     let metadata = &packet.metadata;

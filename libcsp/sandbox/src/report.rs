@@ -93,7 +93,8 @@ impl Report {
         self.state.store(state, Ordering::Relaxed);
     }
 
-    /// Returns whether the path of the handler is to end, which the Control Manager asks after a message was given up.
+    /// Returns whether the path of the handler is to end, which the Control Manager asks after a message was
+    /// given up.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.state.load(Ordering::Relaxed) == 3

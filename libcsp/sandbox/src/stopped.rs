@@ -1,4 +1,5 @@
-//! Why an instance was stopped. Each reason is a bound of the host's or a mistake of the module's; none is the host's fault.
+//! Why an instance was stopped. Each reason is a bound of the host's or a mistake of the module's; none is
+//! the host's fault.
 
 use thiserror::Error;
 
@@ -23,7 +24,8 @@ pub enum Reason {
     /// It gave an import an address outside its memory.
     #[error("it gave an address outside its memory")]
     Pointer,
-    /// It emitted to an output that it does not have, a longer message than it declared, or frames and pieces that do not fit together.
+    /// It emitted to an output that it does not have, a longer message than it declared, or frames and pieces
+    /// that do not fit together.
     #[error("it emitted what it must not")]
     Output,
     /// It emitted more messages than one call may.

@@ -1,5 +1,5 @@
-//! What happens after a module was stopped: it is restarted with back-off, passed by, or its path ends. A state machine on the caller's
-//! time.
+//! What happens after a module was stopped: it is restarted with back-off, passed by, or its path ends. A
+//! state machine on the caller's time.
 //!
 //! ```text
 //!             stopped, restarts left              time is up            calls again
@@ -18,7 +18,8 @@ pub struct Backoff {
     pub first: Duration,
     /// At most.
     pub most: Duration,
-    /// A module that has run for so long since it was restarted begins with `first` again, and with all restarts.
+    /// A module that has run for so long since it was restarted begins with `first` again, and with all
+    /// restarts.
     pub forgiven_after: Duration,
     /// How often it is restarted before the policy's last word.
     pub restarts_max: u32,
@@ -48,7 +49,8 @@ pub enum Finally {
 /// The action after a module was stopped, with the times of its restarts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StopPolicy {
-    /// It is restarted. Messages that come while it waits are given up; a path with `passes_faults` lets them go on as they are.
+    /// It is restarted. Messages that come while it waits are given up; a path with `passes_faults` lets them
+    /// go on as they are.
     Restart(Backoff, Finally),
     /// It is not.
     Finally(Finally),
@@ -127,7 +129,8 @@ impl Supervisor {
         self.phase = Phase::Waiting { until: Instant::ZERO };
     }
 
-    /// Records that the module was stopped, or could not be restarted. Returns what is to be done with later messages.
+    /// Records that the module was stopped, or could not be restarted. Returns what is to be done with later
+    /// messages.
     pub fn on_stop(&mut self, now: Instant) -> Gate {
         let finally = match self.policy {
             StopPolicy::Finally(finally) => finally,

@@ -52,8 +52,8 @@ pub struct Supplied {
 }
 
 impl Supplied {
-    /// Reserves memory for a module, starts an instance, and sets its parameters. The calling thread is a background thread: this takes
-    /// tens of microseconds, and longer if the module's start does.
+    /// Reserves memory for a module, starts an instance, and sets its parameters. The calling thread is a
+    /// background thread: this takes tens of microseconds, and longer if the module's start does.
     ///
     /// # Errors
     /// When there is no room, the module is stopped, or it refuses its parameters.
@@ -85,8 +85,8 @@ impl Supplied {
         })
     }
 
-    /// The same with so much fuel for a call with a message, for the timer, and for each half of handing state over, instead of the
-    /// engine's [`Limits::fuel`](crate::Limits::fuel).
+    /// The same with so much fuel for a call with a message, for the timer, and for each half of handing
+    /// state over, instead of the engine's [`Limits::fuel`](crate::Limits::fuel).
     #[must_use]
     pub fn with_fuel(mut self, fuel: u64) -> Self {
         self.fuel = Some(fuel);
@@ -158,8 +158,8 @@ impl Supplied {
         Stop::Fault(stopped.reason.fault())
     }
 
-    /// Throws the instance away after it was stopped by what was no message. The next message starts a new one, with the parameters that
-    /// were in force.
+    /// Throws the instance away after it was stopped by what was no message. The next message starts a new
+    /// one, with the parameters that were in force.
     #[cold]
     pub(crate) fn lose(&mut self, stopped: Stopped) {
         self.instance = None;

@@ -1,7 +1,8 @@
-//! Signal handlers: which a process has beside modules in compared and in guarded memory, and beside UCX, whose handlers and whose
-//! messages go on while modules trap, loop and grow.
+//! Signal handlers: which a process has beside modules in compared and in guarded memory, and beside UCX,
+//! whose handlers and whose messages go on while modules trap, loop and grow.
 //!
-//! Handlers are a process's: each test runs in a process of its own, which is this program again with its role in the environment.
+//! Handlers are a process's: each test runs in a process of its own, which is this program again with its
+//! role in the environment.
 #![allow(clippy::unwrap_used, clippy::disallowed_types, reason = "tests own deadlines and may panic")]
 
 mod common;
@@ -211,7 +212,8 @@ fn messages_over_ucx_go_on_while_modules_trap_loop_and_grow() {
     assert_eq!(caught(), ALL);
 }
 
-/// UCX's library with its error handlers, before anything else of the process: as in a program that loads it by itself.
+/// UCX's library with its error handlers, before anything else of the process: as in a program that loads it
+/// by itself.
 fn with_handlers_of_ucx(command: &mut Command) {
     command
         .env("LD_PRELOAD", "libucs.so.0")
@@ -219,7 +221,8 @@ fn with_handlers_of_ucx(command: &mut Command) {
         .env("UCX_ERROR_SIGNALS", "ILL,SEGV,BUS,FPE");
 }
 
-/// Runs hostile modules beside UCX's handlers, then has the process get a SIGSEGV of its own: UCX's handler is to report it.
+/// Runs hostile modules beside UCX's handlers, then has the process get a SIGSEGV of its own: UCX's handler
+/// is to report it.
 fn beside_handlers_of_ucx(confinement: Confinement) {
     assert_eq!(caught(), ALL, "UCX has installed its handlers");
     run_hostile(&engine(confinement), || {});

@@ -225,7 +225,8 @@ fn one_module_serves_several_formats_by_descriptor() {
     assert_eq!(port.emitted, [(0, 1, words)]);
 }
 
-/// Counts messages in its memory, which it hands over if layouts are the same, and emits the count with a letter.
+/// Counts messages in its memory, which it hands over if layouts are the same, and emits the count with a
+/// letter.
 fn in_memory(letter: &str, layout: u32) -> String {
     message(
         [40, 1, 100, 0, 0, 0, 2, 0, layout, 0],
@@ -260,8 +261,8 @@ fn a_block_is_kept_between_modules_of_one_layout_and_length_that_keep_state() {
     assert_eq!(kept, [true, false, false, false]);
 }
 
-/// Hands state over as a path does that takes another's place. Returns whether the new module has taken it; `None`
-/// if the former one hands none over.
+/// Hands state over as a path does that takes another's place. Returns whether the new module has taken it;
+/// `None` if the former one hands none over.
 fn hand_over(former: &mut Fixture, new: &mut Supplied) -> Option<bool> {
     let (layout, bytes) = former.handler.hand_over(&mut former.state)?;
     assert_eq!(bytes.len(), 40_000);

@@ -1,5 +1,5 @@
-//! Modules that loop, grow, trap, emit without end, lie about addresses: each is stopped for a reason that is counted, and nothing of the
-//! call stays in the state.
+//! Modules that loop, grow, trap, emit without end, lie about addresses: each is stopped for a reason that is
+//! counted, and nothing of the call stays in the state.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -13,7 +13,8 @@ use csp_sandbox::{
 use csp_types::Duration;
 use std::sync::Arc;
 
-/// `on_message` with a body, which must stop for a reason; the block of 8 bytes that it has changed before is as it was.
+/// `on_message` with a body, which must stop for a reason; the block of 8 bytes that it has changed before is
+/// as it was.
 fn stopped(limits: Limits, imports: &str, rest: &str, body: &str, reason: Reason) {
     let engine = Engine::new(limits).unwrap();
     let text = with(&format!(
@@ -165,7 +166,8 @@ fn pieces_and_frames_that_do_not_fit_together_stop_a_module() {
         (import "csp" "emit_range" (func $range (param i32 i32 i32 i32) (result i32)))
         (import "csp" "emit_frames" (func $frames (param i32 i32 i32 i32) (result i32)))"#;
     for body in [
-        // A frame of 5 bytes of a piece of 4; a kind of piece that there is not; too many frames, pieces, and none.
+        // A frame of 5 bytes of a piece of 4; a kind of piece that there is not; too many frames, pieces, and
+        // none.
         "(i32.store (i32.const 100) (i32.const 5)) (i32.store (i32.const 208) (i32.const 4))
          (call $new (i32.const 0) (i32.const 7) (i32.const 100) (i32.const 1) (i32.const 200) (i32.const 1))",
         "(i32.store (i32.const 200) (i32.const 2))

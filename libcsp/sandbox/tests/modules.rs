@@ -1,4 +1,5 @@
-//! The two examples, built from source as their authors would: Rust for wasm32-unknown-unknown, C with clang and wasm-ld.
+//! The two examples, built from source as their authors would: Rust for wasm32-unknown-unknown, C with clang
+//! and wasm-ld.
 #![allow(clippy::unwrap_used)]
 
 mod build;
@@ -20,7 +21,8 @@ fn samples(values: &[i16]) -> Vec<u8> {
 #[test]
 fn a_module_of_c_down_samples_a_payload_of_any_length() {
     let Some(bytes) = c(&crate_dir().join("modules/downsample.c"), 131_072) else { return };
-    // Some forty instructions a sample: 200 KB take twenty times the usual fuel, which is for messages of a context of a proxy worker.
+    // Some forty instructions a sample: 200 KB take twenty times the usual fuel, which is for messages of a
+    // context of a proxy worker.
     let engine = Engine::new(Limits { fuel: 5_000_000, ..Limits::default() }).unwrap();
     let module = Module::compile(&engine, &bytes).unwrap();
     assert_eq!((module.declaration().outputs, module.declaration().buffer.1), (1, 8192));

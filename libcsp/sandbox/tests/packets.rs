@@ -1,4 +1,5 @@
-//! Supplied packet plug-ins: the examples of docs/plugins.md in the fixtures of built-in ones, the ABI, and hostile modules.
+//! Supplied packet plug-ins: the examples of docs/plugins.md in the fixtures of built-in ones, the ABI, and
+//! hostile modules.
 #![allow(clippy::unwrap_used)]
 
 mod build;

@@ -1,4 +1,5 @@
-//! Supplied handlers in the paths of channels: replaced under traffic with their state, and stopped beside others.
+//! Supplied handlers in the paths of channels: replaced under traffic with their state, and stopped beside
+//! others.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,5 +1,6 @@
-//! Thousands of swaps under load: publishers of one channel, receivers that stall and change, modules and parameters that change all the
-//! time. Nothing is lost, doubled or out of order within a publisher's stream, and the state of the handler goes on.
+//! Thousands of swaps under load: publishers of one channel, receivers that stall and change, modules and
+//! parameters that change all the time. Nothing is lost, doubled or out of order within a publisher's stream,
+//! and the state of the handler goes on.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -19,8 +20,9 @@ use csp_types::Instant;
 const PUBLISHERS: usize = 3;
 const QUEUE: QueueLimits = QueueLimits { messages: 5, bytes: 1 << 20, in_flight: 2 };
 
-/// Emits: a letter, its parameter's length, the count of messages so far, and the first 5 bytes: publisher and number. The count is in
-/// the block, or with `in_memory` in memory that is handed over. Refuses parameters of 9 bytes.
+/// Emits: a letter, its parameter's length, the count of messages so far, and the first 5 bytes: publisher
+/// and number. The count is in the block, or with `in_memory` in memory that is handed over. Refuses
+/// parameters of 9 bytes.
 fn counting(letter: &str, in_memory: bool) -> String {
     let imports = r#"(import "csp" "read" (func $read (param i32 i32 i32) (result i32)))
         (import "csp" "emit" (func $emit (param i32 i32 i32 i32) (result i32)))
@@ -144,7 +146,8 @@ impl World {
         }
     }
 
-    /// Changes the module, or parameters alone, or tries what is refused. Returns whether a module or parameters have changed.
+    /// Changes the module, or parameters alone, or tries what is refused. Returns whether a module or
+    /// parameters have changed.
     fn change(&mut self, modules: &[Arc<Module>]) -> bool {
         let parameters = &"12345678"[..self.random.below(8) as usize];
         match self.random.below(10) {
@@ -157,7 +160,8 @@ impl World {
             _ => {
                 let module = &modules[self.random.below(modules.len() as u64) as usize];
                 let spec = spec(self.channel, start(module, parameters), parameters);
-                // There may be no room while several that were replaced wait to become empty: the former path goes on.
+                // There may be no room while several that were replaced wait to become empty: the former path
+                // goes on.
                 let path = self.plane.activate_path(Instant::ZERO, spec);
                 self.path = *path.as_ref().unwrap_or(&self.path);
                 path.is_ok()

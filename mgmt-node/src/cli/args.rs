@@ -1,12 +1,12 @@
 //! The command line of `cspctl`: structure and help texts.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use super::etcd::EtcdCommand;
+use super::flow_args::{FlowCommand, FlowsArgs, SocketsArgs};
 use super::handlers::HandlerCommand;
 use super::key::KeyCommand;
 use super::messages::{MessageCommand, SubscriptionsArgs};
@@ -44,9 +44,9 @@ Results go to standard output, progress and errors to standard error.";
 
 /// Shows and controls a CSP cluster through its management node.
 ///
-/// A CSP cluster consists of network nodes (they take packets from the LAN), proxy nodes (they end the clients' TCP),
-/// app nodes (they run unmodified servers) and management nodes. cspctl uses a management node's HTTP API; any
-/// management node will do: those that do not lead pass changes on to the leader.
+/// A CSP cluster consists of network nodes (they take packets from the LAN), proxy nodes (they end the
+/// clients' TCP), app nodes (they run unmodified servers) and management nodes. cspctl uses a management
+/// node's HTTP API; any management node will do: those that do not lead pass changes on to the leader.
 #[derive(Debug, Parser)]
 #[command(name = "cspctl", version, after_help = AFTER_HELP, after_long_help = AFTER_HELP, max_term_width = 110)]
 pub struct Cli {
@@ -98,18 +98,21 @@ pub enum Command {
     Services,
     /// List channels of messages with their peers, what they carry and what they have dropped
     ///
-    /// MESSAGES and BYTES arrived. DELIVERED are the copies given to receivers. DROPPED are those not delivered because a receiver's
-    /// queue was full (`cspctl subscriptions` shows whose) or memory was short, and messages for which the queue of their flow had no
-    /// room (`cspctl information-flows top`). OWNER is the proxy and worker at which the channel lives. HELD is how often senders were held back. WAITING are copies in queues.
+    /// MESSAGES and BYTES arrived. DELIVERED are the copies given to receivers. DROPPED are those not
+    /// delivered because a receiver's queue was full (`cspctl subscriptions` shows whose) or memory was
+    /// short, and messages for which the queue of their flow had no room (`cspctl information-flows top`).
+    /// OWNER is the proxy and worker at which the channel lives. HELD is how often senders were held back.
+    /// WAITING are copies in queues.
     #[command(
         after_help = "Examples:\n  cspctl channels\n  cspctl channels -o json | jq '.channels[] | {name, dropped_total}'"
     )]
     Channels,
     /// List contexts of the proxies and the handlers that messages pass in them
     ///
-    /// The first table has a line for each context: MOST is the longest queue seen at a resource-management point, BUSY the time in
-    /// handlers, STATE the memory of their state. The second has a line for each stage of a channel's path. A path is `waiting` until
-    /// the one that it replaces is empty. WAITING is yellow while the stage waits for a later one, for receivers or for memory.
+    /// The first table has a line for each context: MOST is the longest queue seen at a resource-management
+    /// point, BUSY the time in handlers, STATE the memory of their state. The second has a line for each
+    /// stage of a channel's path. A path is `waiting` until the one that it replaces is empty. WAITING is
+    /// yellow while the stage waits for a later one, for receivers or for memory.
     #[command(
         after_help = "Examples:\n  cspctl contexts\n  cspctl contexts -o json | jq '.nodes[].stages[] | {handler, p99_ns}'\n  cspctl contexts top"
     )]
@@ -130,8 +133,9 @@ pub enum Command {
     Formats(PolicyChoice),
     /// List the continual queries with what they read and make
     ///
-    /// MESSAGES are those of its channels that reached the query, ROWS what it made of them, DROPPED messages for which its queue had no
-    /// room and rows that subscribers did not get. OWNER is the proxy and worker at which it runs.
+    /// MESSAGES are those of its channels that reached the query, ROWS what it made of them, DROPPED messages
+    /// for which its queue had no room and rows that subscribers did not get. OWNER is the proxy and worker
+    /// at which it runs.
     #[command(after_help = "Examples:\n  cspctl queries\n  cspctl queries -o json | jq '.[] | {name, sql}'")]
     Queries(PolicyChoice),
     /// Look at one query
@@ -142,9 +146,10 @@ pub enum Command {
     Path(PathCommand),
     /// List the peers of channels and what they subscribe to
     ///
-    /// A program of the cluster is named by its node and process, others by their addresses. IN are the messages that the peer has
-    /// sent, OUT those given to it, WAITING those in its queue, DROPPED those that it did not get because its queue was full or
-    /// memory was short. TOPICS are the beginnings of topics that it subscribes to; a byte that is no character is written as \xHH.
+    /// A program of the cluster is named by its node and process, others by their addresses. IN are the
+    /// messages that the peer has sent, OUT those given to it, WAITING those in its queue, DROPPED those that
+    /// it did not get because its queue was full or memory was short. TOPICS are the beginnings of topics
+    /// that it subscribes to; a byte that is no character is written as \xHH.
     #[command(
         after_help = "Examples:\n  cspctl subscriptions\n  cspctl subscriptions ticks --topics 100\n  \
                             cspctl subscriptions -o json | jq '.peers[] | select(.dropped > 0) | .address'"
@@ -158,9 +163,10 @@ pub enum Command {
     Message(MessageCommand),
     /// List flows that are open, most bytes first
     ///
-    /// A flow is here a connection of TCP, between a client and a service or a channel, with the bytes that the proxy has passed on. Of
-    /// connections to channels, which end at the proxy, no bytes are known (-): `cspctl subscriptions` counts their messages. Information flows,
-    /// which share the output link, are another thing: `cspctl information-flows` shows them.
+    /// A flow is here a connection of TCP, between a client and a service or a channel, with the bytes that
+    /// the proxy has passed on. Of connections to channels, which end at the proxy, no bytes are known (-):
+    /// `cspctl subscriptions` counts their messages. Information flows, which share the output link, are
+    /// another thing: `cspctl information-flows` shows them.
     #[command(
         after_help = "Examples:\n  cspctl flows --limit 10\n  cspctl flows --service web --output json"
     )]
@@ -173,11 +179,13 @@ pub enum Command {
     InformationFlows(InformationFlowsCommand),
     /// List the sockets of accelerated processes: what carries each, and why
     ///
-    /// Sockets that the kernel carries are listed with the reason: their port or destination is outside the rule, a loopback
-    /// address or one of the host's own, no agent or no proxy at that time, a table that was full, a program that asked for
-    /// SIGIO or a socket option that accelerated sockets lack, a listener made outside the filter. QUEUED is what waits at the proxy, for the program and
-    /// for the client's acknowledgement, and of a listener the connections that waited to be accepted when the program last
-    /// slept, and its backlog; CREDIT is what each may still send; ERROR is the connection's last error. A process shows its first 256 sockets of either kind.
+    /// Sockets that the kernel carries are listed with the reason: their port or destination is outside the
+    /// rule, a loopback address or one of the host's own, no agent or no proxy at that time, a table that was
+    /// full, a program that asked for SIGIO or a socket option that accelerated sockets lack, a listener made
+    /// outside the filter. QUEUED is what waits at the proxy, for the program and for the client's
+    /// acknowledgement, and of a listener the connections that waited to be accepted when the program last
+    /// slept, and its backlog; CREDIT is what each may still send; ERROR is the connection's last error. A
+    /// process shows its first 256 sockets of either kind.
     #[command(after_help = "Examples:\n  cspctl sockets\n  cspctl sockets --process nginx\n  \
                             cspctl sockets -o json | jq '.sockets[] | select(.kind | startswith(\"kernel\"))'")]
     Sockets(SocketsArgs),
@@ -216,16 +224,17 @@ pub enum Command {
     Key(KeyCommand),
     /// Make a key pair for a channel of messages, or for one of its clients
     ///
-    /// The pair is one of CURVE, in files as ZeroMQ's tools write and read them: FILE.key_secret (mode 0600) has both keys, FILE.key the
-    /// public one. The public key, which the policy names, goes to standard output. Existing files are never overwritten. Needs no
-    /// server.
+    /// The pair is one of CURVE, in files as ZeroMQ's tools write and read them: FILE.key_secret (mode 0600)
+    /// has both keys, FILE.key the public one. The public key, which the policy names, goes to standard
+    /// output. Existing files are never overwritten. Needs no server.
     #[command(
         after_help = "Examples:\n  cspctl channel-key ticks        the proxies' pair: copy ticks.key_secret to messages.curve_keys of each\n  \
                             cspctl channel-key alice        a client's pair: the program reads alice.key_secret\n  \
                             cspctl channel-key -o json ticks | jq -r .public_key"
     )]
     ChannelKey {
-        /// The files' name without its ending; without it both keys go to standard output, in the form of FILE.key_secret
+        /// The files' name without its ending; without it both keys go to standard output, in the form of
+        /// FILE.key_secret
         file: Option<PathBuf>,
     },
     /// Set up etcd's users
@@ -233,15 +242,16 @@ pub enum Command {
     Etcd(EtcdCommand),
     /// Keep the cluster's certificate authority: a folder on the operator's machine
     ///
-    /// Needs no server. The folder has the keys of the authority: keep it off the cluster's hosts, make backups.
+    /// Needs no server. The folder has the keys of the authority: keep it off the cluster's hosts, make
+    /// backups.
     #[command(
         after_help = "Examples:\n  cspctl pki init --cluster east\n  cspctl pki issue proxy-node pn-1 --address 10.77.0.3"
     )]
     Pki(PkiArgs),
     /// Open the operations page in a browser: print a link that logs it in
     ///
-    /// The link can be used once, within a minute. The browser's session lasts 8 hours, and not longer than your certificate; it ends
-    /// when that is revoked. It is a session at this management node only.
+    /// The link can be used once, within a minute. The browser's session lasts 8 hours, and not longer than
+    /// your certificate; it ends when that is revoked. It is a session at this management node only.
     #[command(after_help = "Examples:\n  cspctl login\n  cspctl login --role operator\n  \
                             xdg-open \"$(cspctl login)\"\n  cspctl login -o json | jq -r .url")]
     Login {
@@ -251,10 +261,12 @@ pub enum Command {
     },
     /// Take a proxy node or application node out of service without losing connections
     ///
-    /// The node gets no new connections; those that it has continue until they end by themselves. A node that restarts goes on
-    /// draining until `cspctl resume`. A network node does not drain: its connections go on when it comes back.
+    /// The node gets no new connections; those that it has continue until they end by themselves. A node that
+    /// restarts goes on draining until `cspctl resume`. A network node does not drain: its connections go on
+    /// when it comes back.
     ///
-    /// The last proxy node in service does not drain, since no client could connect: --force has it drain nevertheless.
+    /// The last proxy node in service does not drain, since no client could connect: --force has it drain
+    /// nevertheless.
     ///
     /// Exit code with --wait: 0 when no connection is left, 1 when some are left at the deadline.
     #[command(
@@ -303,9 +315,10 @@ pub enum LoginRole {
 pub enum ContextsCommand {
     /// Show again and again what contexts and handlers do
     ///
-    /// Rates are those since the last look. BUSY is the part of the time in handlers. P50, P99 and MAX are times of calls, of which every
-    /// 16th is measured; recent ones count more, MAX is since the path began. FUEL is the mean of a call of a supplied handler, MEMORY
-    /// what is reserved for it and its state, STOPS how often it was stopped. With --output json each look prints a document.
+    /// Rates are those since the last look. BUSY is the part of the time in handlers. P50, P99 and MAX are
+    /// times of calls, of which every 16th is measured; recent ones count more, MAX is since the path began.
+    /// FUEL is the mean of a call of a supplied handler, MEMORY what is reserved for it and its state, STOPS
+    /// how often it was stopped. With --output json each look prints a document.
     #[command(
         after_help = "Examples:\n  cspctl contexts top\n  cspctl contexts top --once -o json | jq '.stages[] | {handler, p99_ns, stops_total}'"
     )]
@@ -317,9 +330,10 @@ pub enum ContextsCommand {
 pub enum PolicyCommand {
     /// Check, publish and activate a policy
     ///
-    /// The policy becomes a new generation. Every live node checks it first (staged); when all have, it is activated
-    /// and each node acknowledges it when it serves on it (active). When a node refuses, or one does not answer in time, the old
-    /// policy stays in force everywhere and the exit code is 1. A wrong file changes nothing and gives exit code 65.
+    /// The policy becomes a new generation. Every live node checks it first (staged); when all have, it is
+    /// activated and each node acknowledges it when it serves on it (active). When a node refuses, or one
+    /// does not answer in time, the old policy stays in force everywhere and the exit code is 1. A wrong file
+    /// changes nothing and gives exit code 65.
     #[command(
         after_help = "Examples:\n  cspctl policy apply demo.yaml\n  cspctl policy apply --dry-run demo.yaml\n  \
                             generate-policy | cspctl policy apply -\n\nPolicy file:\n  apiVersion: csp/v1\n  \
@@ -342,8 +356,8 @@ pub enum PolicyCommand {
     },
     /// Compare the active policy with a file
     ///
-    /// Both are brought to canonical form first, so comments, order of fields and defaults written out do not count.
-    /// Exit code 0: no difference; 1: they differ; 65: the file is wrong.
+    /// Both are brought to canonical form first, so comments, order of fields and defaults written out do not
+    /// count. Exit code 0: no difference; 1: they differ; 65: the file is wrong.
     #[command(after_help = "Examples:\n  cspctl policy diff demo.yaml")]
     Diff {
         /// Policy file, YAML; `-` reads standard input
@@ -354,8 +368,8 @@ pub enum PolicyCommand {
     History,
     /// Return to the policy that was in force before, or to an earlier one
     ///
-    /// The earlier policy becomes a new generation, which every live node checks first, as with `apply`. Rolling back twice returns to
-    /// where it began. Refused if somebody else publishes meanwhile.
+    /// The earlier policy becomes a new generation, which every live node checks first, as with `apply`.
+    /// Rolling back twice returns to where it began. Refused if somebody else publishes meanwhile.
     #[command(after_help = "Examples:\n  cspctl policy rollback\n  cspctl policy rollback --generation 3")]
     Rollback(RollbackArgs),
 }
@@ -405,10 +419,11 @@ pub struct DrainArgs {
 pub enum InformationFlowsCommand {
     /// Watch information flows: rates, queues and delays between two looks
     ///
-    /// PROMISED are Mb/s of the link; of a promise of messages those of messages with `message_bytes`, with the messages beside it. IN are the
-    /// bytes that arrived, OUT those released to receivers outside the cluster. Both count the copy of each receiver: a message
-    /// for three receivers is three times in IN. QUEUE and BYTES wait now. DELAY is the
-    /// mean time from arrival to release. DROPPED are messages that filters or full queues have cost, HELD times that publishers were held back.
+    /// PROMISED are Mb/s of the link; of a promise of messages those of messages with `message_bytes`, with
+    /// the messages beside it. IN are the bytes that arrived, OUT those released to receivers outside the
+    /// cluster. Both count the copy of each receiver: a message for three receivers is three times in IN.
+    /// QUEUE and BYTES wait now. DELAY is the mean time from arrival to release. DROPPED are messages that
+    /// filters or full queues have cost, HELD times that publishers were held back.
     #[command(
         after_help = "Examples:\n  cspctl information-flows top\n  cspctl information-flows top --once -o json | jq '.flows[] | {flow, out_mbps}'"
     )]
@@ -441,57 +456,4 @@ pub struct GetArgs {
     pub section: String,
     /// Only the entry of this name
     pub name: Option<String>,
-}
-
-/// Arguments of `cspctl flows`.
-#[derive(Debug, Args)]
-pub struct FlowsArgs {
-    /// Only flows of this service
-    #[arg(long, short, value_name = "NAME")]
-    pub service: Option<String>,
-    /// At most so many (1 to 10000)
-    #[arg(long, short, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub limit: u32,
-}
-
-/// Arguments of `cspctl sockets`.
-#[derive(Debug, Args)]
-pub struct SocketsArgs {
-    /// Only sockets of this program, process or process number
-    #[arg(long, short, value_name = "NAME")]
-    pub process: Option<String>,
-    /// At most so many (1 to 10000)
-    #[arg(long, short, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub limit: u32,
-}
-
-/// `cspctl flow ...`
-#[derive(Debug, Subcommand)]
-pub enum FlowCommand {
-    /// Draw what happened to one flow on every tier
-    ///
-    /// Each tier keeps its latest events in a ring of fixed size, so a flow can be traced after it ended, for as long
-    /// as the rings still hold it. Times are microseconds since the first event.
-    #[command(after_help = "Examples:\n  cspctl flow trace --last\n  cspctl flow trace 0040001f\n  \
-                            cspctl flow trace 0040001f --proxy pn-2\n  cspctl flow trace --client 10.76.0.1:41822\n  cspctl flow trace --last -o json")]
-    Trace(TraceArgs),
-}
-
-/// Arguments of `cspctl flow trace`.
-#[derive(Debug, Args)]
-pub struct TraceArgs {
-    /// Label of the flow, up to 8 hex digits; without it and without --client the latest flow
-    pub label: Option<String>,
-    /// The proxy that assigned the label: two proxies may use the same one
-    #[arg(long, value_name = "NODE", requires = "label")]
-    pub proxy: Option<String>,
-    /// The flow that was seen latest (the default)
-    #[arg(long, conflicts_with_all = ["label", "client"])]
-    pub last: bool,
-    /// The latest flow of this client
-    #[arg(long, value_name = "IP:PORT", conflicts_with = "label")]
-    pub client: Option<SocketAddr>,
-    /// Draw with ASCII characters only
-    #[arg(long)]
-    pub ascii: bool,
 }

@@ -25,8 +25,8 @@ struct Made {
     public_file: PathBuf,
 }
 
-/// Makes a pair. With `base` it goes to two files, created and never overwritten, and the public key to standard output; else both keys
-/// go there.
+/// Makes a pair. With `base` it goes to two files, created and never overwritten, and the public key to
+/// standard output; else both keys go there.
 pub fn make(base: Option<&Path>, output: Output) -> Result<(), CliError> {
     let secret: [u8; 32] = rand::random();
     let public = CurvePublicKey(MontgomeryPoint::mul_base_clamped(secret).to_bytes());

@@ -19,7 +19,8 @@ const BODY_LEN_MAX: usize = 64 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longer than any fan-out of the server takes, and than its longest long-poll.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(40);
-/// How long a request waits for a leading management node: an election takes as long as a leader's lease, 5 s, and a beat.
+/// How long a request waits for a leading management node: an election takes as long as a leader's lease, 5
+/// s, and a beat.
 const ELECTION: Duration = Duration::from_secs(8);
 
 /// A server's answer.
@@ -144,7 +145,8 @@ impl Client {
         self.base.join(path).map_err(|e| CliError::Usage(format!("--server: {e}")))
     }
 
-    /// Sends a request; again while the management node has no leader to pass it on to, for as long as an election takes.
+    /// Sends a request; again while the management node has no leader to pass it on to, for as long as an
+    /// election takes.
     fn send(&self, request: RequestBuilder) -> BoxFuture<'_, Result<(StatusCode, Vec<u8>), CliError>> {
         self.send_until(Instant::now() + ELECTION, request).boxed()
     }

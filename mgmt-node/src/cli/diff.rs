@@ -8,7 +8,8 @@ use super::paint::{Colour, Paint};
 
 /// Unchanged lines shown around a change.
 const CONTEXT: usize = 3;
-/// Time for the shortest differences of texts that have little in common; beyond it they are longer than need be.
+/// Time for the shortest differences of texts that have little in common; beyond it they are longer than need
+/// be.
 const TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The differences from `old` to `new`; `None` when there are none.

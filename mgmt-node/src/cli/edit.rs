@@ -1,4 +1,5 @@
-//! Commands that change the active policy: read it, change it, publish it if nobody else has published meanwhile.
+//! Commands that change the active policy: read it, change it, publish it if nobody else has published
+//! meanwhile.
 
 use std::sync::Arc;
 

@@ -78,7 +78,8 @@ impl CliError {
         }
     }
 
-    /// The whole message for standard error, ending in a newline; empty when there is none. `reads`: the command only reads.
+    /// The whole message for standard error, ending in a newline; empty when there is none. `reads`: the
+    /// command only reads.
     pub fn message(&self, reads: bool) -> String {
         match self {
             CliError::Differs => String::new(),

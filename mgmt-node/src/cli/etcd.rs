@@ -16,10 +16,10 @@ use super::{Output, put};
 pub enum EtcdCommand {
     /// Give etcd the users of these nodes, and have it refuse everybody else
     ///
-    /// Run it after nodes were issued certificates, and again whenever a node comes or goes: what is there already stays as it
-    /// is, and users of nodes that are not named are removed. Nodes read everything of CSP and write their own registration
-    /// and acknowledgement; management nodes write everything of CSP. It asks etcd as its root: --identity is a folder
-    /// that `cspctl pki issue etcd-root root` has made.
+    /// Run it after nodes were issued certificates, and again whenever a node comes or goes: what is there
+    /// already stays as it is, and users of nodes that are not named are removed. Nodes read everything of
+    /// CSP and write their own registration and acknowledgement; management nodes write everything of CSP. It
+    /// asks etcd as its root: --identity is a folder that `cspctl pki issue etcd-root root` has made.
     #[command(after_help = "Examples:\n  \
         cspctl etcd setup --identity csp-pki/issued/etcd-root/root --endpoint https://10.77.0.4:2379 \\\n    \
         --node mgmt-node/mn-1 --node network-node/nn-1 --node proxy-node/pn-1 --node app-node/an-1\n\n\

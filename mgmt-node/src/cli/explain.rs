@@ -1,4 +1,5 @@
-//! What a query or a path does, where, and what that costs: computed from a policy, with figures of the proxies if they answer.
+//! What a query or a path does, where, and what that costs: computed from a policy, with figures of the
+//! proxies if they answer.
 
 use csp_api::contexts::ContextsView;
 use csp_api::mgmt::{ChannelView, ChannelsView};
@@ -113,7 +114,8 @@ pub(super) struct OnePath {
 /// An output of a handler.
 #[derive(Debug, Serialize)]
 pub(super) struct OutputView {
-    /// What it gets, in the handler's words; empty: the message itself, or all that a handler with one output emits.
+    /// What it gets, in the handler's words; empty: the message itself, or all that a handler with one output
+    /// emits.
     pub emit: String,
     /// `receivers`, `channel` and a name, or `stage` and a number from 0 on.
     pub to: String,
@@ -129,7 +131,8 @@ pub(super) struct StageView {
     pub parameters: String,
     /// Of each format of the path, in their order: what the stage makes of it.
     pub yields: Vec<FormatView>,
-    /// Where its outputs lead, unless there is one, which leads to the stage after it, or from the last to receivers.
+    /// Where its outputs lead, unless there is one, which leads to the stage after it, or from the last to
+    /// receivers.
     pub outputs: Vec<OutputView>,
 }
 

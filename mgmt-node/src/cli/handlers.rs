@@ -17,8 +17,8 @@ use super::table::{Cell, Table, bytes};
 pub enum HandlerCommand {
     /// Give a WebAssembly module to all proxies
     ///
-    /// Each proxy checks, compiles and stores it. A policy names it by the SHA-256 that this command prints. A proxy that joins later gets
-    /// the modules that the policy in force names from the others.
+    /// Each proxy checks, compiles and stores it. A policy names it by the SHA-256 that this command prints.
+    /// A proxy that joins later gets the modules that the policy in force names from the others.
     #[command(
         after_help = "Examples:\n  cspctl handler put anonymise.wasm\n  cspctl handler put anonymise.wasm -o json | jq -r .module"
     )]
@@ -28,17 +28,20 @@ pub enum HandlerCommand {
     },
     /// List the modules that proxies have, and the stages that run them
     ///
-    /// FUEL is the mean of a call, about an instruction each. BY is `policy`, or the client that has brought the handler (its public key, or its
-    /// address) and the channel that it has asked; LEASE is how long such a handler lives without subscribers. STOPS are by reason. A stage that was stopped is `waiting` to be restarted,
-    /// `passed-by`, or `ended`, as the policy's `on_stop` says. The last table has built-in operators for which a proxy makes specialised versions:
-    /// which one runs, why, and how many messages the specialised one has processed.
+    /// FUEL is the mean of a call, about an instruction each. BY is `policy`, or the client that has brought
+    /// the handler (its public key, or its address) and the channel that it has asked; LEASE is how long such
+    /// a handler lives without subscribers. STOPS are by reason. A stage that was stopped is `waiting` to be
+    /// restarted, `passed-by`, or `ended`, as the policy's `on_stop` says. The last table has built-in
+    /// operators for which a proxy makes specialised versions: which one runs, why, and how many messages the
+    /// specialised one has processed.
     #[command(
         after_help = "Examples:\n  cspctl handler list\n  cspctl handler list -o json | jq '.nodes[].stages[] | {handler, state, stops}'"
     )]
     List,
     /// Remove a module from all proxies
     ///
-    /// Refused while the policy in force names it. Policies of before that name it can be applied again once it was put again.
+    /// Refused while the policy in force names it. Policies of before that name it can be applied again once
+    /// it was put again.
     #[command(
         after_help = "Examples:\n  cspctl handler remove 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
     )]
@@ -232,7 +235,8 @@ fn operators(view: &HandlersView) -> Table {
     table
 }
 
-/// Returns the client that brought a handler, with the channel that it asked; `policy` if the policy names the handler.
+/// Returns the client that brought a handler, with the channel that it asked; `policy` if the policy names
+/// the handler.
 fn by(stage: &SuppliedStage) -> String {
     match &*stage.by {
         "" => "policy".to_owned(),

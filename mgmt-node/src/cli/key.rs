@@ -21,7 +21,8 @@ const KEY_LEN: usize = 32;
 pub enum KeyCommand {
     /// Make a cluster key: 32 random bytes as 64 hex digits
     ///
-    /// Proxy nodes hold it; `cspctl key derive` makes the keys of the other nodes. An existing file is never overwritten.
+    /// Proxy nodes hold it; `cspctl key derive` makes the keys of the other nodes. An existing file is never
+    /// overwritten.
     #[command(
         after_help = "Examples:\n  cspctl key generate /etc/csp/cluster.key\n  cspctl key generate | ssh host \
                             'umask 077; cat > /etc/csp/cluster.key'"
@@ -32,8 +33,8 @@ pub enum KeyCommand {
     },
     /// Add a new generation to a file of cluster keys, to replace the one that is there
     ///
-    /// Proxy nodes take tokens of all generations in their file; signers use the newest in theirs. Install the file on all
-    /// proxy nodes, then the derived keys on the other nodes, then retire the old generation.
+    /// Proxy nodes take tokens of all generations in their file; signers use the newest in theirs. Install
+    /// the file on all proxy nodes, then the derived keys on the other nodes, then retire the old generation.
     #[command(after_help = "Examples:\n  cspctl key add /etc/csp/cluster.key")]
     Add {
         /// File of cluster keys
@@ -47,8 +48,8 @@ pub enum KeyCommand {
     },
     /// Derive the key file of a network node or application node
     ///
-    /// A node holds its own keys only: from these no other node's key can be computed. A plug-in host needs the ids of the
-    /// network nodes that connect to it.
+    /// A node holds its own keys only: from these no other node's key can be computed. A plug-in host needs
+    /// the ids of the network nodes that connect to it.
     #[command(
         after_help = "Examples:\n  cspctl key derive cluster.key network-node nn-1 --out network-node.key\n  cspctl key derive \
                             cluster.key app-node an-1 --network-node nn-1 --network-node nn-2 | ssh an-1 'umask 077; cat > \
@@ -150,8 +151,8 @@ fn create(path: &Path, text: &str) -> Result<(), CliError> {
     out.write_all(text.as_bytes()).and_then(|()| out.sync_all()).map_err(cannot)
 }
 
-/// Replaces a file at once, so that a daemon that follows it never reads half of it. A file that was there keeps its
-/// owner.
+/// Replaces a file at once, so that a daemon that follows it never reads half of it. A file that was there
+/// keeps its owner.
 fn replace(path: &Path, text: &str) -> Result<(), CliError> {
     let cannot = |source| CliError::CannotCreate { path: path.to_owned(), source };
     let mut name = path.file_name().unwrap_or_default().to_owned();

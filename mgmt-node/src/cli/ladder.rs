@@ -1,5 +1,5 @@
-//! Draws one flow's events as a ladder (sequence diagram), after the figure in the CSP paper that shows what of a
-//! transaction reaches the application.
+//! Draws one flow's events as a ladder (sequence diagram), after the figure in the CSP paper that shows what
+//! of a transaction reaches the application.
 //!
 //! ```text
 //!        µs   client               network-node          proxy-node            application
@@ -112,7 +112,8 @@ const fn lane_of(tier: Tier) -> usize {
     }
 }
 
-/// A segment in a word or two: its flags (RFC 9293 §3.1) and payload; ACK is only named when it is all there is.
+/// A segment in a word or two: its flags (RFC 9293 §3.1) and payload; ACK is only named when it is all there
+/// is.
 fn segment(event: &TraceEventView) -> String {
     let mut words: Vec<String> = Vec::with_capacity(2);
     let ack = event.flags & 0x10 != 0;

@@ -35,9 +35,10 @@ pub struct SubscriptionsArgs {
 pub enum MessageCommand {
     /// Follow the next messages of a channel through the proxy
     ///
-    /// Shows of each message who sent it, how many receivers subscribe to its topic, and what becomes of the copy of each: written to
-    /// its connection, waiting in its queue, dropped and why. Times are microseconds since the message arrived. A message that has all
-    /// its copies written ends the wait; copies in queues are waited for one second.
+    /// Shows of each message who sent it, how many receivers subscribe to its topic, and what becomes of the
+    /// copy of each: written to its connection, waiting in its queue, dropped and why. Times are microseconds
+    /// since the message arrived. A message that has all its copies written ends the wait; copies in queues
+    /// are waited for one second.
     ///
     /// Exit code 1 when no message came in time.
     #[command(

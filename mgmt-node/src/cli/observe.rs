@@ -10,8 +10,9 @@ use csp_api::mgmt::{
 use csp_types::{FlowLabel, Role};
 
 use super::Context;
-use super::args::{FlowsArgs, Output, SocketsArgs, TraceArgs};
+use super::args::Output;
 use super::error::CliError;
+use super::flow_args::{FlowsArgs, SocketsArgs, TraceArgs};
 use super::ladder::{self, Style};
 use super::paint::Colour;
 use super::table::{Cell, Table, bytes, span};

@@ -26,7 +26,8 @@ pub struct Paint {
 }
 
 impl Paint {
-    /// Colours if standard output is a terminal that has them. `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE` decide otherwise.
+    /// Colours if standard output is a terminal that has them. `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE`
+    /// decide otherwise.
     pub fn for_stdout() -> Self {
         let choice = anstream::AutoStream::choice(&std::io::stdout());
         Paint { on: choice != anstream::ColorChoice::Never }

@@ -57,9 +57,10 @@ pub enum PkiCommand {
     },
     /// Make a key and a certificate, if the owner has none that will do
     ///
-    /// The identity folder issued/ROLE/ID then has certificate.pem, key.pem, ca.pem and revoked.pem: copy it to the owner's
-    /// host as /etc/csp/identity. The certificate is left alone if it is not revoked, is signed by the authority that issues,
-    /// has exactly these addresses and names, and is valid for longer than --renew-before.
+    /// The identity folder issued/ROLE/ID then has certificate.pem, key.pem, ca.pem and revoked.pem: copy it
+    /// to the owner's host as /etc/csp/identity. The certificate is left alone if it is not revoked, is
+    /// signed by the authority that issues, has exactly these addresses and names, and is valid for longer
+    /// than --renew-before.
     #[command(after_help = ISSUE_HELP)]
     Issue(IssueArgs),
     /// List the authorities and every owner's newest certificate
@@ -73,15 +74,17 @@ pub enum PkiCommand {
     Show(Owner),
     /// Revoke all certificates of an owner
     ///
-    /// New revocation lists are written to revoked.pem, also in every identity folder: copy them to all hosts. Nodes close the
-    /// owner's connections when they have read them. `cspctl pki issue` gives the owner a new certificate.
+    /// New revocation lists are written to revoked.pem, also in every identity folder: copy them to all
+    /// hosts. Nodes close the owner's connections when they have read them. `cspctl pki issue` gives the
+    /// owner a new certificate.
     #[command(
         after_help = "Examples:\n  cspctl pki revoke app-node an-2\n  cspctl pki revoke operator alice -o json"
     )]
     Revoke(Owner),
     /// Replace the authority, in three steps between which all hosts get new files
     ///
-    /// A step that is done already changes nothing, so that an interrupted rotation can be run again from its first step.
+    /// A step that is done already changes nothing, so that an interrupted rotation can be run again from its
+    /// first step.
     #[command(subcommand, after_help = ROTATE_HELP)]
     Rotate(RotateCommand),
 }

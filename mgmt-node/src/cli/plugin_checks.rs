@@ -27,7 +27,8 @@ pub struct PlaceArgs {
     /// Of level auto: packets per second that nodes expect until they have measured them, such as 200k
     #[arg(long, value_name = "PACKETS_PER_S", value_parser = packets_per_s)]
     pub(super) expects: Option<u64>,
-    /// Of level auto: packets per second from which on it runs in the driver (100k); it leaves when they are fewer than half of that
+    /// Of level auto: packets per second from which on it runs in the driver (100k); it leaves when they are
+    /// fewer than half of that
     #[arg(long, value_name = "PACKETS_PER_S", value_parser = packets_per_s)]
     driver_pps: Option<u64>,
     /// Of level auto: seconds for which a rate has to stand before it moves (10)

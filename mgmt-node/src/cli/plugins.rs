@@ -27,15 +27,18 @@ pub enum PluginCommand {
         after_help = "Examples:\n  cspctl plugin list\n  cspctl plugin list -o json | jq '.nodes[].instances[] | {name, dropped_total}'"
     )]
     List,
-    /// List the modules that plug-ins can be instances of, with settings and operations, and the supplied ones of the network nodes
+    /// List the modules that plug-ins can be instances of, with settings and operations, and the supplied
+    /// ones of the network nodes
     #[command(
         after_help = "Examples:\n  cspctl plugin modules\n  cspctl plugin modules -o json | jq '.built_in[] | {module, operations}'"
     )]
     Modules,
     /// Give a module of a packet plug-in to all network nodes: WebAssembly, or an eBPF object
     ///
-    /// Each network node checks and stores it; WebAssembly, for levels 2 and 3, is compiled, and the program of an eBPF object, for level 1, is verified by the node's kernel. A plug-in of the policy names it by the SHA-256 that this command prints. A node
-    /// that joins later gets the modules that the policy in force names from the others.
+    /// Each network node checks and stores it; WebAssembly, for levels 2 and 3, is compiled, and the program
+    /// of an eBPF object, for level 1, is verified by the node's kernel. A plug-in of the policy names it by
+    /// the SHA-256 that this command prints. A node that joins later gets the modules that the policy in
+    /// force names from the others.
     #[command(
         after_help = "Examples:\n  cspctl plugin install hop-limit.wasm\n  cspctl plugin install filter.o                      # an eBPF object, for level 1\n  cspctl plugin create f --level 1 $(cspctl plugin install filter.o -o json | jq -r .module)\n  cspctl plugin create near $(cspctl plugin install hop-limit.wasm -o json | jq -r .module) parameters=64"
     )]
@@ -45,7 +48,8 @@ pub enum PluginCommand {
     },
     /// Remove a supplied module from all network nodes
     ///
-    /// Refused while the policy in force names it. Policies of before that name it can be applied again once it was installed again.
+    /// Refused while the policy in force names it. Policies of before that name it can be applied again once
+    /// it was installed again.
     #[command(
         after_help = "Examples:\n  cspctl plugin uninstall 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
     )]
@@ -65,7 +69,8 @@ pub enum PluginCommand {
         /// Settings; others have their defaults
         #[arg(value_name = "KEY=VALUE")]
         settings: Vec<String>,
-        /// Where it runs: 1 in the driver, 2 in the network nodes' workers, 3 on an attached host; auto: each node chooses 1 or 2
+        /// Where it runs: 1 in the driver, 2 in the network nodes' workers, 3 on an attached host; auto: each
+        /// node chooses 1 or 2
         #[arg(long, default_value_t)]
         level: PluginLevel,
         #[command(flatten)]
@@ -76,15 +81,17 @@ pub enum PluginCommand {
     },
     /// Move a plug-in to another level
     ///
-    /// Between levels 1 and 2 its state moves with it; with auto each network node moves it between these by the packets that it gets. To level 3 and from there it does not: block lists are empty then, captures too, and
-    /// counters of the plug-in and of rules that lead to it begin at 0.
+    /// Between levels 1 and 2 its state moves with it; with auto each network node moves it between these by
+    /// the packets that it gets. To level 3 and from there it does not: block lists are empty then, captures
+    /// too, and counters of the plug-in and of rules that lead to it begin at 0.
     #[command(
         after_help = "Examples:\n  cspctl plugin move blocked 1\n  cspctl plugin move blocked auto --expects 200k --driver-pps 50k --hold-s 30\n  cspctl plugin move count 3 --context h0"
     )]
     Move {
         /// The plug-in
         name: String,
-        /// 1: in the driver; 2: in the network nodes' workers; 3: on an attached host; auto: each node chooses 1 or 2
+        /// 1: in the driver; 2: in the network nodes' workers; 3: on an attached host; auto: each node
+        /// chooses 1 or 2
         level: PluginLevel,
         #[command(flatten)]
         place: PlaceArgs,
@@ -94,8 +101,8 @@ pub enum PluginCommand {
     },
     /// Give a plug-in other settings, or another module
     ///
-    /// Settings not given have their defaults. Its state stays where the module allows it; otherwise, and with another module, the plug-in
-    /// is made anew between two packets.
+    /// Settings not given have their defaults. Its state stays where the module allows it; otherwise, and
+    /// with another module, the plug-in is made anew between two packets.
     #[command(
         after_help = "Examples:\n  cspctl plugin config limit rate=20M\n  cspctl plugin config near --module $(cspctl plugin install new.wasm -o json | jq -r .module) parameters=64"
     )]

@@ -69,8 +69,8 @@ fn contents(checked: &DryRunView) -> String {
     }
 }
 
-/// Publishes a policy and follows what becomes of it. `file` names it for errors, `timeout` is what the nodes may take, in seconds;
-/// `instead_of`: refused unless this generation is the active one.
+/// Publishes a policy and follows what becomes of it. `file` names it for errors, `timeout` is what the nodes
+/// may take, in seconds; `instead_of`: refused unless this generation is the active one.
 pub(super) async fn publish(
     context: &Context,
     (file, timeout): (&str, u64),
@@ -219,8 +219,8 @@ pub(super) async fn rollback(context: &Context, args: &RollbackArgs) -> Result<(
     publish(context, (&file, args.timeout), Some(active), view.yaml.into_bytes()).await
 }
 
-/// The generation in force, and the one to return to: `wanted`, else the one that was in force before. Error: what is
-/// missing.
+/// The generation in force, and the one to return to: `wanted`, else the one that was in force before. Error:
+/// what is missing.
 fn choose(history: &[GenerationView], wanted: Option<u64>) -> Result<(u64, u64), String> {
     let was_in_force = |g: &GenerationView| matches!(g.phase, Phase::Active | Phase::Superseded);
     let active = history.iter().find(|g| matches!(g.phase, Phase::Active));

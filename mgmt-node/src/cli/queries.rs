@@ -36,8 +36,9 @@ pub struct PolicyChoice {
 pub enum QueryCommand {
     /// Show the plan of a query, its formats, where it runs and what it costs
     ///
-    /// The cost is that of its handlers at the proxies, measured every 16th call. With --policy no server is asked, and no cost
-    /// is shown. With --sql the query need not be in the policy: its channels and formats are.
+    /// The cost is that of its handlers at the proxies, measured every 16th call. With --policy no server is
+    /// asked, and no cost is shown. With --sql the query need not be in the policy: its channels and formats
+    /// are.
     #[command(
         after_help = "Examples:\n  cspctl query explain late\n  cspctl query explain late --policy demo.yaml\n  \
                             cspctl query explain --sql \"SELECT origin FROM flights WHERE delay > 10\"\n  \

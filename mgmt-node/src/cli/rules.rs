@@ -17,9 +17,10 @@ use super::table::{Cell, Table, bytes};
 pub enum RuleCommand {
     /// Add a rule to the policy
     ///
-    /// A rule is: NAME [prio NUMBER] CONDITION... plugin INSTANCE [fallback pass|drop]. The rule with the lowest number that matches decides;
-    /// of equal ones the older. Conditions: src NETWORK, dst NETWORK, ip 4|6, proto PROTOCOL, sport PORTS, dport PORTS, flags
-    /// FLAGS[/FLAGS], dscp NUMBER, dev NUMBER (the node's LAN port, from 0 on), ingress, egress.
+    /// A rule is: NAME [prio NUMBER] CONDITION... plugin INSTANCE [fallback pass|drop]. The rule with the
+    /// lowest number that matches decides; of equal ones the older. Conditions: src NETWORK, dst NETWORK, ip
+    /// 4|6, proto PROTOCOL, sport PORTS, dport PORTS, flags FLAGS[/FLAGS], dscp NUMBER, dev NUMBER (the
+    /// node's LAN port, from 0 on), ingress, egress.
     #[command(after_help = "Examples:\n  cspctl rule add dns prio 10 proto udp dport 53 plugin limit\n  \
                             cspctl rule add syns proto tcp flags syn/syn,ack ingress plugin blocked fallback drop\n  \
                             cspctl rule add dns proto udp dport 53 plugin limit -o json")]
@@ -40,7 +41,8 @@ pub enum RuleCommand {
     List,
     /// Show how many packets each rule has decided on, by network node
     ///
-    /// Packets that the LAN port has coalesced count once. COVERED names a rule because of which this one is never matched.
+    /// Packets that the LAN port has coalesced count once. COVERED names a rule because of which this one is
+    /// never matched.
     #[command(after_help = "Examples:\n  cspctl rule stats\n  cspctl rule stats dns\n  \
                             cspctl rule stats -o json | jq '.nodes[].rules[] | select(.packets_total == 0) | .name'")]
     Stats {

@@ -1,4 +1,5 @@
-//! What `cspctl … top` commands have in common: two looks at totals, what was between them, and so on until the user ends it.
+//! What `cspctl … top` commands have in common: two looks at totals, what was between them, and so on until
+//! the user ends it.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
@@ -41,8 +42,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected a number of seconds from 0.1 to 60".to_owned())
 }
 
-/// Looks at `path` again and again. `compare` gets two looks and the time between them, and returns what is shown; `render` gets the
-/// latter look too.
+/// Looks at `path` again and again. `compare` gets two looks and the time between them, and returns what is
+/// shown; `render` gets the latter look too.
 pub(super) async fn watch<V: DeserializeOwned, T: Serialize>(
     context: &Context,
     path: &str,

@@ -18,7 +18,8 @@ pub enum Asked {
 }
 
 impl Fanout {
-    /// Has a node execute something, which may take so long. Returns the body; an error with its reason if it refuses.
+    /// Has a node execute something, which may take so long. Returns the body; an error with its reason if it
+    /// refuses.
     pub async fn call(
         &self,
         target: &Target,

@@ -17,7 +17,8 @@ use serde::de::DeserializeOwned;
 use super::{LINK_LIFE, LoginError, Logins, SESSION_LIFE};
 use crate::server::{Refusal, page, refuse};
 
-/// The session's cookie. Browsers take this prefix only from a secure origin, for the whole host and without a domain.
+/// The session's cookie. Browsers take this prefix only from a secure origin, for the whole host and without
+/// a domain.
 const COOKIE: &str = "__Host-csp-session";
 /// Longest body of a request, in bytes: nobody is asked for a certificate before it is read.
 const BODY_LEN_MAX: usize = 1024;

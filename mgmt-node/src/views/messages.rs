@@ -62,8 +62,8 @@ impl Cluster {
         view
     }
 
-    /// `GET /api/v1/messages/trace`: the next messages of a channel, wherever they pass. Proxies that have none are not waited for
-    /// when the others have enough.
+    /// `GET /api/v1/messages/trace`: the next messages of a channel, wherever they pass. Proxies that have
+    /// none are not waited for when the others have enough.
     pub async fn trace_messages(&self, asked: TraceAsked) -> MessageTraceView {
         let query = vec![
             ("channel", asked.channel),

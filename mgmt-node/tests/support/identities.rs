@@ -10,7 +10,8 @@ use csp_identity::IdentityRole;
 
 use super::{Scratch, daemon, free_address};
 
-/// Creates a cluster's authority in `pki`, and starts mgmt-1 with its certificate, at `api` and with an own etcd at `etcd`.
+/// Creates a cluster's authority in `pki`, and starts mgmt-1 with its certificate, at `api` and with an own
+/// etcd at `etcd`.
 pub fn start(scratch: &Scratch, api: SocketAddr, etcd: SocketAddr) -> Child {
     let (name, peer) = ("demo".parse().expect("name"), free_address());
     Authority::create(&scratch.0.join("pki"), name, AUTHORITY_LIFETIME_DEFAULT, Timestamp::now())

@@ -1,5 +1,5 @@
-//! Real management nodes with a private etcd on loopback, and nodes that are real on the control network (registration,
-//! acknowledgements) and scripted at their admin endpoint.
+//! Real management nodes with a private etcd on loopback, and nodes that are real on the control network
+//! (registration, acknowledgements) and scripted at their admin endpoint.
 // Each test file uses its own part of this.
 #![allow(dead_code)]
 // Starts processes, waits for sockets.
@@ -27,15 +27,15 @@ use serde_json::Value;
 /// How long anything may take that should happen soon.
 pub const SOON: Duration = Duration::from_secs(30);
 
-/// A loopback address whose port is free: none that the system gives to outgoing connections, as one of those could
-/// take it before etcd does.
+/// A loopback address whose port is free: none that the system gives to outgoing connections, as one of those
+/// could take it before etcd does.
 pub fn free_address() -> SocketAddr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
         let offset = std::process::id().wrapping_mul(17).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         let address = SocketAddr::from(([127, 0, 0, 1], 10_000 + (offset % 10_000) as u16));
-        // Not by listening there: a program that another test starts at this moment would have a copy of the socket for a while, and accept
-        // connections by it.
+        // Not by listening there: a program that another test starts at this moment would have a copy of the
+        // socket for a while, and accept connections by it.
         if TcpStream::connect(address).is_err() {
             return address;
         }

@@ -1,7 +1,8 @@
 //! Time per message through chains of handlers, in process. `cargo bench -p csp-messages --bench contexts`.
 //!
-//! Prints, before criterion's figures, the least of many short runs of each length of chain, interleaved, and of publishing without
-//! any path. Handlers do nothing: what is measured is a stage's look-ups, hand-over and accounting (Morphing, Table 1).
+//! Prints, before criterion's figures, the least of many short runs of each length of chain, interleaved, and
+//! of publishing without any path. Handlers do nothing: what is measured is a stage's look-ups, hand-over and
+//! accounting (Morphing, Table 1).
 #![allow(missing_docs, clippy::disallowed_types, clippy::unwrap_used, reason = "measures on the real clock")]
 
 use std::hint::black_box;
@@ -112,7 +113,8 @@ impl Bench {
     }
 }
 
-/// Returns the nanoseconds of one message in each bench: the median and the least of `rounds` interleaved runs.
+/// Returns the nanoseconds of one message in each bench: the median and the least of `rounds` interleaved
+/// runs.
 fn measure(benches: &mut [Bench], rounds: usize) -> Vec<(f64, f64)> {
     let mut all = vec![Vec::new(); benches.len()];
     for _ in 0..rounds {

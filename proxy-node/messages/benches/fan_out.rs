@@ -1,6 +1,7 @@
 //! Time per message from a publisher to all of its subscribers, in process. `cargo bench -p csp-messages`.
 //!
-//! Before criterion's figures it prints the least of many short runs, which other programs on the machine disturb least.
+//! Before criterion's figures it prints the least of many short runs, which other programs on the machine
+//! disturb least.
 #![allow(missing_docs, clippy::disallowed_types, clippy::unwrap_used, reason = "measures on the real clock")]
 
 use std::hint::black_box;

@@ -1,7 +1,9 @@
-//! Morphing's Table 1 and C-CORE's Table 2 in process: messages of 600 B offered at a fixed rate, through chains of 0 to 5 handlers that do
-//! nothing, and through a multicast to 5. `cargo run --release -p csp-messages --example chains [seconds]`.
+//! Morphing's Table 1 and C-CORE's Table 2 in process: messages of 600 B offered at a fixed rate, through
+//! chains of 0 to 5 handlers that do nothing, and through a multicast to 5. `cargo run --release -p
+//! csp-messages --example chains [seconds]`.
 //!
-//! Messages fall due by the clock. What the machine withholds is made up for in a burst, within the queues, as a link's buffer does.
+//! Messages fall due by the clock. What the machine withholds is made up for in a burst, within the queues,
+//! as a link's buffer does.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "measures on the real clock")]
 
 use std::time::{Duration, Instant as Clock};
@@ -75,8 +77,8 @@ impl Run {
         }
     }
 
-    /// Offers messages at `rate` bits a second for `time`. Returns what was delivered in the median of windows of 20 ms, in Mb/s: the
-    /// machine takes some windows from the program.
+    /// Offers messages at `rate` bits a second for `time`. Returns what was delivered in the median of
+    /// windows of 20 ms, in Mb/s: the machine takes some windows from the program.
     fn shaped(&mut self, rate: f64, time: Duration) -> f64 {
         let (begin, mut windows) = (Clock::now(), Vec::new());
         let due = |time: Duration| (time.as_secs_f64() * rate / (LEN * 8) as f64) as u64;
@@ -97,7 +99,8 @@ impl Run {
         windows[windows.len() / 2]
     }
 
-    /// Offers messages in batches of 32 as fast as they are delivered. Returns the nanoseconds of one in the median of batches.
+    /// Offers messages in batches of 32 as fast as they are delivered. Returns the nanoseconds of one in the
+    /// median of batches.
     fn unshaped(&mut self, time: Duration) -> f64 {
         let (begin, mut times) = (Clock::now(), Vec::new());
         while begin.elapsed() < time {

@@ -1,4 +1,5 @@
-//! Messages in the queues of information flows: how the plane finds them, and the fields of them that flows use.
+//! Messages in the queues of information flows: how the plane finds them, and the fields of them that flows
+//! use.
 //!
 //! The output link itself is the proxy core's ([`SharedLink`]). The plane is passed it wherever it may put a
 //! message into a queue, and is its client.

@@ -1,7 +1,7 @@
 //! The order in which a worker serves its channels, and how much it does for one before the next.
 //!
-//! [`RoundRobin`] divides a worker among channels with work. Information flows are divided before their messages reach queues
-//! (`csp_quality`).
+//! [`RoundRobin`] divides a worker among channels with work. Information flows are divided before their
+//! messages reach queues (`csp_quality`).
 
 use crate::channel::Channel;
 use crate::list::{Links, List};

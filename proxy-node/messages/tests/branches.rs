@@ -1,5 +1,5 @@
-//! Paths that divide: outputs that lead to other channels, and paths of single formats that take the place of a
-//! path of all, and the reverse, while messages are in them.
+//! Paths that divide: outputs that lead to other channels, and paths of single formats that take the place of
+//! a path of all, and the reverse, while messages are in them.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 use std::collections::VecDeque;
@@ -90,7 +90,8 @@ impl World {
         received
     }
 
-    /// A path that divides by `multicast`: to a second stage with an outlet, to another outlet, and to receivers.
+    /// A path that divides by `multicast`: to a second stage with an outlet, to another outlet, and to
+    /// receivers.
     fn divided(&self) -> PathSpec {
         let stages = [("multicast", 0, "3"), ("drop-every", 1, "2")];
         let outlets = self.derived.clone();
@@ -177,7 +178,8 @@ struct Shape {
     formats: [Option<PathId>; FORMATS as usize],
 }
 
-/// Changes the paths to others at random: none, one of all formats, or some of single ones, of which some stay.
+/// Changes the paths to others at random: none, one of all formats, or some of single ones, of which some
+/// stay.
 fn change(w: &mut World, shape: &mut Shape, entry: PathEntry, random: &mut Random) {
     let chain = |w: &World, random: &mut Random| {
         let stages: Vec<(&str, u16, &str)> =

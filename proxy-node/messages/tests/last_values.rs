@@ -138,8 +138,8 @@ fn a_joiner_that_stalled_gets_the_rest() {
     assert_eq!(rest.last(), Some(&"T299"));
 }
 
-/// Subscriptions, updates and reading in any order: no message comes twice, none is overtaken by an older one of its key, what is published
-/// to a subscriber comes, and the last that it has of each key is the last.
+/// Subscriptions, updates and reading in any order: no message comes twice, none is overtaken by an older one
+/// of its key, what is published to a subscriber comes, and the last that it has of each key is the last.
 #[test]
 fn each_last_value_comes_once_beside_what_arrives_meanwhile() {
     let seeds = std::env::var("CSP_SEED").ok().and_then(|seed| seed.parse().ok());

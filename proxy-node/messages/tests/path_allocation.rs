@@ -1,4 +1,5 @@
-//! Publishing through a path, running its handlers and delivering allocate nothing once the path is activated.
+//! Publishing through a path, running its handlers and delivering allocate nothing once the path is
+//! activated.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod chains;

@@ -1,5 +1,5 @@
-//! Paths beside a plain model: random paths, changed between messages, with full queues and little memory. Nothing is lost, doubled or
-//! out of order but what counters say.
+//! Paths beside a plain model: random paths, changed between messages, with full queues and little memory.
+//! Nothing is lost, doubled or out of order but what counters say.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod chains;

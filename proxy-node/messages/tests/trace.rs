@@ -161,7 +161,8 @@ fn copies_that_are_dropped_later_say_why() {
     assert_eq!(states(&traced[0]), [(leaves, CopyState::Left)]);
     assert_eq!(states(&traced[1]), [(slow, CopyState::DroppedOldest)]);
     assert_eq!(states(&traced[2]), [(slow, CopyState::Waiting)]);
-    // The channel's memory is three blocks: one more message needs what the subscriber, which takes nothing, has.
+    // The channel's memory is three blocks: one more message needs what the subscriber, which takes nothing,
+    // has.
     let other = w.subscriber(b"o");
     w.send(1_000, &[b"o"]).unwrap();
     assert_eq!(states(&w.traced(id)[2]), [(slow, CopyState::Waiting)]);

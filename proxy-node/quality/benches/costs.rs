@@ -1,5 +1,6 @@
-//! What the resource manager costs an item. `cargo bench -p csp-quality --bench costs [word]` prints the least of many short runs of what
-//! has the word in its name: the least is what other programs on the machine disturb least.
+//! What the resource manager costs an item. `cargo bench -p csp-quality --bench costs [word]` prints the
+//! least of many short runs of what has the word in its name: the least is what other programs on the machine
+//! disturb least.
 #![allow(missing_docs, clippy::disallowed_types, clippy::unwrap_used, reason = "measures on the real clock")]
 
 use std::hint::black_box;

@@ -1,5 +1,6 @@
-//! The paper's figures of quality (IQ, Figs. 2 to 5, 9, 11, 12) with the real resource manager on virtual time.
-//! `cargo run --release -p csp-quality --example figures [-- --write FOLDER]` prints the tables and writes them with their plots.
+//! The paper's figures of quality (IQ, Figs. 2 to 5, 9, 11, 12) with the real resource manager on virtual
+//! time. `cargo run --release -p csp-quality --example figures [-- --write FOLDER]` prints the tables and
+//! writes them with their plots.
 #![allow(clippy::unwrap_used, reason = "a program for measurements")]
 
 #[path = "../simulation/chart.rs"]

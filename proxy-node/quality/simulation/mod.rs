@@ -1,5 +1,6 @@
-//! A resource manager on virtual time: sources, contexts whose handlers take their time, a transmitter. It checks on the way that flows keep their
-//! order, that nothing idles that should not, and that nothing is lost uncounted.
+//! A resource manager on virtual time: sources, contexts whose handlers take their time, a transmitter. It
+//! checks on the way that flows keep their order, that nothing idles that should not, and that nothing is
+//! lost uncounted.
 #![allow(dead_code, reason = "each program that includes it uses a part")]
 
 use std::collections::VecDeque;
@@ -105,7 +106,8 @@ pub struct World {
     /// By flow: what its handler costs, and the thousandths that it leaves of an item.
     pub costs: Vec<Option<(Cost, u32)>>,
     contexts: Vec<Option<(Instant, Taken)>>,
-    /// One receive ring before the queues, as the paper's appliance has it: what is held back there holds back what follows.
+    /// One receive ring before the queues, as the paper's appliance has it: what is held back there holds
+    /// back what follows.
     pub ingress: Option<(usize, VecDeque<(FlowId, Item)>)>,
     pub ready_bytes_max: u64,
     pub quantum: u64,
@@ -401,8 +403,8 @@ impl World {
     }
 }
 
-/// Returns the least part of a promise of `bits_per_second` that any window within `periods` had, of those in which the flow always had
-/// items: 1 or more means that the promise was kept.
+/// Returns the least part of a promise of `bits_per_second` that any window within `periods` had, of those in
+/// which the flow always had items: 1 or more means that the promise was kept.
 pub fn least_kept(
     track: &Track,
     bits_per_second: u64,

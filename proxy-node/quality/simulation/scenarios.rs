@@ -1,5 +1,5 @@
-//! The paper's scenarios (IQ, Figs. 2 to 5, 9, 11, 12) on virtual time: three flows A, B and C into a link of 500 Mb/s; B has the highest
-//! priority.
+//! The paper's scenarios (IQ, Figs. 2 to 5, 9, 11, 12) on virtual time: three flows A, B and C into a link of
+//! 500 Mb/s; B has the highest priority.
 #![allow(dead_code, reason = "each program that includes it uses a part")]
 
 use std::sync::Arc;
@@ -165,7 +165,8 @@ pub fn spike(scheme: Scheme) -> [Outcome; 3] {
     run(flows, scheme, Ingress::Filtered)
 }
 
-/// Fig. 5: eight contexts just fill the link. One is A's, two are B's, one is C's; four are allotted to nobody.
+/// Fig. 5: eight contexts just fill the link. One is A's, two are B's, one is C's; four are allotted to
+/// nobody.
 pub fn contexts_are_scarce(scheme: Scheme) -> [Outcome; 3] {
     // 12,000 bits in 192 µs are 62.5 Mb/s a context.
     let cost = Cost { item: Duration::from_micros(192), ..Cost::default() };
@@ -175,8 +176,8 @@ pub fn contexts_are_scarce(scheme: Scheme) -> [Outcome; 3] {
     run(flows, scheme, Ingress::Filtered)
 }
 
-/// Fig. 12: three kinds of the data items of an airline, equally frequent: A is standardised to 100 B at great cost, B becomes
-/// 300 B, C passes with little change.
+/// Fig. 12: three kinds of the data items of an airline, equally frequent: A is standardised to 100 B at
+/// great cost, B becomes 300 B, C passes with little change.
 pub fn airline() -> [Outcome; 3] {
     let kind = |micros, leaves, priority, promise| Flow {
         len: 600,
@@ -209,8 +210,8 @@ pub struct Series {
     pub switches: Vec<(f64, &'static str)>,
 }
 
-/// Fig. 11: all have 170 Mb/s; B surges to 400 at 1 s, and ebbs to 100 at 2 s, when A and C have 220. Dynamic adaptation from 250 on, back below
-/// 150 Mb/s.
+/// Fig. 11: all have 170 Mb/s; B surges to 400 at 1 s, and ebbs to 100 at 2 s, when A and C have 220. Dynamic
+/// adaptation from 250 on, back below 150 Mb/s.
 pub fn adaptation() -> Series {
     let flows = [flow(170, 0, 0, 40, 512), flow(170, 1, 0, 0, 256), flow(170, 0, 0, 40, 256)];
     let (mut world, ids) = world(flows, Scheme::RoundRobin, Ingress::Filtered, 8);
@@ -253,7 +254,8 @@ pub fn adaptation() -> Series {
     series
 }
 
-/// Fig. 9: the longest time from a queue's crossing of a threshold until the trigger fires, in µs, over `crossings`.
+/// Fig. 9: the longest time from a queue's crossing of a threshold until the trigger fires, in µs, over
+/// `crossings`.
 pub fn notice(frequency: MonitorFrequency, point_every: u32, crossings: usize) -> f64 {
     let flows = [flow(120, 0, 0, 0, 512), flow(120, 1, 0, 0, 256), flow(120, 0, 0, 0, 256)];
     let (mut world, ids) = world(flows, Scheme::RoundRobin, Ingress::Filtered, point_every);
@@ -297,7 +299,8 @@ pub fn notice(frequency: MonitorFrequency, point_every: u32, crossings: usize) -
     longest
 }
 
-/// What each flow gets of the link by its scheme, computed on paper: promises first, then equal parts of equal priority.
+/// What each flow gets of the link by its scheme, computed on paper: promises first, then equal parts of
+/// equal priority.
 pub fn on_paper(scheme: Scheme, inputs: [f64; 3], priorities: [u8; 3], promises: [f64; 3]) -> [f64; 3] {
     let link = LINK as f64 / 1e6;
     let mut shares = match scheme {

@@ -1,13 +1,15 @@
 //! Admission: which promises can be kept together, from what handlers cost and what the link carries.
 //!
-//! A promise of R bits a second means: in any window of [`WINDOW`] in which the flow always has items, R times the window leave. Items are
-//! served whole and one at a time, so the scheduler holds a little more than R:
+//! A promise of R bits a second means: in any window of [`WINDOW`] in which the flow always has items, R
+//! times the window leave. Items are served whole and one at a time, so the scheduler holds a little more
+//! than R:
 //!
 //! ```text
 //!   R' = (R · window + 2 · stages · longest item) / (window − slack)
 //! ```
-//! Two items per stage are lost at most to where the window's ends fall (the first may just have been served, the last be under way). The
-//! slack is what others' items take that cannot be interrupted. The sum of all R' must not exceed the capacity.
+//! Two items per stage are lost at most to where the window's ends fall (the first may just have been served,
+//! the last be under way). The slack is what others' items take that cannot be interrupted. The sum of all R'
+//! must not exceed the capacity.
 
 use std::sync::Arc;
 
@@ -146,7 +148,8 @@ pub struct Plan {
 impl Plan {
     /// Checks the promises of a table in the order of ids against what handlers cost and what there is.
     ///
-    /// `profile` returns what a handler costs at most, from its measured profile or from what its maker says of it.
+    /// `profile` returns what a handler costs at most, from its measured profile or from what its maker says
+    /// of it.
     pub fn new(
         table: Arc<FlowTable>,
         capacity: Capacity,
@@ -278,7 +281,8 @@ impl Plan {
         self.left
     }
 
-    /// Returns what an item of a flow costs a context, by the profile of its handler; `None` without handler or profile.
+    /// Returns what an item of a flow costs a context, by the profile of its handler; `None` without handler
+    /// or profile.
     pub fn cost(&self, flow: FlowId) -> Option<Cost> {
         self.costs.get(flow.index()).copied().flatten()
     }
@@ -315,7 +319,8 @@ impl Slack {
         let grains = Duration::from_nanos(2 * GRAIN_NS);
         Slack {
             link: Duration::from_secs_f64(bits as f64 / capacity.link.bits_per_second.max(1) as f64) + grains,
-            // With several contexts a due item waits for one of them, and may be beside as many that were due before it.
+            // With several contexts a due item waits for one of them, and may be beside as many that were due
+            // before it.
             contexts: costliest * u32::from(capacity.contexts + 1) + grains,
         }
     }

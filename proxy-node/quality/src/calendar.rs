@@ -1,6 +1,6 @@
-//! Flows by a point in time: a ring of lists, each for 65.5 µs, with a bitmap of those that are not empty. Every operation takes
-//! constant time, whatever the number of flows. What lies beyond the ring's 134 ms is put at its end; its owner looks at the exact
-//! time when it comes up and puts it back.
+//! Flows by a point in time: a ring of lists, each for 65.5 µs, with a bitmap of those that are not empty.
+//! Every operation takes constant time, whatever the number of flows. What lies beyond the ring's 134 ms is
+//! put at its end; its owner looks at the exact time when it comes up and puts it back.
 
 use crate::lists::{Links, List};
 

@@ -1,9 +1,10 @@
 //! From a descriptor to the id of its flow: tuple-space search.
 //!
-//! Predicates that constrain the same bits form a *tuple*; a tuple is a hash table over these bits. A look-up asks each tuple once, in
-//! order of the first flow that each holds, and stops when none of those left can come before what has been found. So the cost grows with
-//! the kinds of predicates and not with their number. Ranges are checked for the entries that a hash table yields. Keys come from the
-//! policy alone: what peers send can lengthen no chain.
+//! Predicates that constrain the same bits form a *tuple*; a tuple is a hash table over these bits. A look-up
+//! asks each tuple once, in order of the first flow that each holds, and stops when none of those left can
+//! come before what has been found. So the cost grows with the kinds of predicates and not with their number.
+//! Ranges are checked for the entries that a hash table yields. Keys come from the policy alone: what peers
+//! send can lengthen no chain.
 
 use crate::descriptor::{Compiled, PRESENT, Range, WORDS, Words};
 

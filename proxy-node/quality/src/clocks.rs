@@ -1,18 +1,20 @@
 //! Clocks of promises: which flow is behind what it is promised.
 //!
-//! Each flow with a rate has a *start*: the time at which its next item falls due by that rate. An item may be served for its promise
-//! from its start on (it is *eligible*), and the eligible item whose deadline comes first is served first; its deadline is one longest
-//! item's time at the rate after its start. That is earliest deadline first over regulated arrivals, which is feasible as long as the
-//! rates together do not exceed the capacity (as the real-time criterion of H-FSC, without curves). A flow gains no credit while it has no items,
-//! and service beyond its promise costs it none, so that what it had before takes nothing from any later window.
+//! Each flow with a rate has a *start*: the time at which its next item falls due by that rate. An item may
+//! be served for its promise from its start on (it is *eligible*), and the eligible item whose deadline comes
+//! first is served first; its deadline is one longest item's time at the rate after its start. That is
+//! earliest deadline first over regulated arrivals, which is feasible as long as the rates together do not
+//! exceed the capacity (as the real-time criterion of H-FSC, without curves). A flow gains no credit while it
+//! has no items, and service beyond its promise costs it none, so that what it had before takes nothing from
+//! any later window.
 
 use csp_types::Instant;
 
 use crate::calendar::Calendar;
 use crate::lists::Links;
 
-/// Flows that one look-up moves at most from waiting to eligible. Each served item makes one flow wait, so that one is enough in the
-/// long run; a scheme that has just begun catches up over several look-ups.
+/// Flows that one look-up moves at most from waiting to eligible. Each served item makes one flow wait, so
+/// that one is enough in the long run; a scheme that has just begun catches up over several look-ups.
 const MOVES_MAX: usize = 16;
 
 /// What an item costs on a flow's clock.

@@ -1,7 +1,8 @@
 //! Which flow a context serves next.
 //!
-//! Flows that have work are in a list of all, in a list of their priority and, if promised a rate, on a clock, whatever the scheme: so a
-//! switch between RR, PA and PAR takes constant time. EAS and SA with more flows than contexts move the active flows to their homes.
+//! Flows that have work are in a list of all, in a list of their priority and, if promised a rate, on a
+//! clock, whatever the scheme: so a switch between RR, PA and PAR takes constant time. EAS and SA with more
+//! flows than contexts move the active flows to their homes.
 
 use csp_types::Instant;
 
@@ -130,7 +131,8 @@ impl ContextScheduler {
         self.all.front()
     }
 
-    /// Changes the number of contexts. Until [`set_scheme`](Self::set_scheme) none has a duty of its own. Allocates.
+    /// Changes the number of contexts. Until [`set_scheme`](Self::set_scheme) none has a duty of its own.
+    /// Allocates.
     pub fn resize(&mut self, contexts: usize) {
         let homeless = vec![None; self.homes.len()];
         self.settle(&homeless);

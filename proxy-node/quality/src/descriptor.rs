@@ -1,7 +1,8 @@
 //! Descriptors of data items, and predicates over them.
 //!
-//! A descriptor is a fixed array of words, so that a predicate is a mask and a key over these words and two descriptors are compared
-//! by words. Message fields have been located by their format before; their values are words too.
+//! A descriptor is a fixed array of words, so that a predicate is a mask and a key over these words and two
+//! descriptors are compared by words. Message fields have been located by their format before; their values
+//! are words too.
 //!
 //! ```text
 //!   word  0 1      2 3           4                                   5        6 … 13     14
@@ -96,7 +97,8 @@ fn address_words(address: IpAddr) -> [u64; 2] {
     [(bits >> 64) as u64, bits as u64]
 }
 
-/// The value of a message field as a word. Equal values are equal words, and unsigned numbers keep their order.
+/// The value of a message field as a word. Equal values are equal words, and unsigned numbers keep their
+/// order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FieldValue(pub(crate) u64);
 

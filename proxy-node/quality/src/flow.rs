@@ -1,5 +1,5 @@
-//! What an operator says of an information flow (IQ §2.1): which data items belong to it, how important it is, what it is promised,
-//! and how much of it may wait.
+//! What an operator says of an information flow (IQ §2.1): which data items belong to it, how important it
+//! is, what it is promised, and how much of it may wait.
 
 use csp_types::Duration;
 
@@ -37,12 +37,14 @@ pub struct Reservation {
     pub bits_per_second: u64,
 }
 
-/// What makes a data item: one message, or a run of messages of one connection that differ in no field that a predicate reads.
+/// What makes a data item: one message, or a run of messages of one connection that differ in no field that a
+/// predicate reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ItemRule {
     /// Most messages of an item.
     pub messages_max: u16,
-    /// Most bytes of an item. A single message may be longer; it is counted as oversized, and promises of other flows don't allow for it.
+    /// Most bytes of an item. A single message may be longer; it is counted as oversized, and promises of
+    /// other flows don't allow for it.
     pub bytes_max: u32,
     /// Longest time from the first message of an item to its last.
     pub window: Duration,
@@ -88,7 +90,8 @@ pub struct FlowSpec {
     pub overflow: Overflow,
     /// Handlers that see a data item before it is queued, by name.
     pub pre: Vec<String>,
-    /// The handler that a context runs for each data item, by name. Without one, items go straight to the output link.
+    /// The handler that a context runs for each data item, by name. Without one, items go straight to the
+    /// output link.
     pub post: Option<String>,
 }
 

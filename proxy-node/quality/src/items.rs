@@ -1,11 +1,13 @@
-//! Metadata of data items between their arrival and the output link: per flow three first-in-first-out lists over one table.
+//! Metadata of data items between their arrival and the output link: per flow three first-in-first-out lists
+//! over one table.
 //!
 //! ```text
 //!   offer ─▶ waiting ─ take ─▶ in service ─ finish ─▶ ready ─ release ─▶ transmitter
 //!     └────────── without a handler ───────────────────▲
 //! ```
-//! Several contexts may serve one flow at a time. What one has finished leaves *in service* only when all that came before it have, so
-//! that a flow keeps its order. The data themselves lie elsewhere; an item names them by a handle.
+//! Several contexts may serve one flow at a time. What one has finished leaves *in service* only when all
+//! that came before it have, so that a flow keeps its order. The data themselves lie elsewhere; an item names
+//! them by a handle.
 
 use csp_types::Instant;
 
@@ -182,8 +184,8 @@ impl Items {
         Some(self.nodes[at as usize].item)
     }
 
-    /// Removes the item that has waited longest: of those that no context has processed yet, if there are any, so that no work is thrown
-    /// away while contexts give a flow just what it is promised.
+    /// Removes the item that has waited longest: of those that no context has processed yet, if there are
+    /// any, so that no work is thrown away while contexts give a flow just what it is promised.
     pub fn evict(&mut self, queue: &mut Queue) -> Option<Item> {
         let at = self.pop(&mut queue.waiting).or_else(|| self.pop(&mut queue.ready))?;
         self.release(at);

@@ -1,12 +1,14 @@
-//! The resource manager of a proxy worker: information flows get the contexts and the bandwidth that they are promised (IQ).
+//! The resource manager of a proxy worker: information flows get the contexts and the bandwidth that they are
+//! promised (IQ).
 //!
 //! ```text
 //!   descriptor ─ classify ─▶ flow ─ offer ─▶ [ waiting ] ─ take ─▶ context: handler ─ finish ─▶ [ ready ] ─ release ─▶ link
 //!                                    │                       ▲ scheme                             ▲ scheme
 //!                              filters, bounds               └──── resource-management points ────┘
 //! ```
-//! Metadata of data items go in and come out; the crate is sans-I/O: it has no clock, socket, thread or message. The owner calls it between
-//! items, on the worker's time. Its memory is allocated when it is made; offering, taking and releasing allocate nothing.
+//! Metadata of data items go in and come out; the crate is sans-I/O: it has no clock, socket, thread or
+//! message. The owner calls it between items, on the worker's time. Its memory is allocated when it is made;
+//! offering, taking and releasing allocate nothing.
 //!
 //! | what | where |
 //! |---|---|

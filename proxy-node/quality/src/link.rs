@@ -1,8 +1,9 @@
 //! Which flow enters the transmitter next, and when.
 //!
-//! An output link has a capacity. The items released so far occupy it for a known time; the next one is released only when fewer bytes than a
-//! quantum are unsent, so that what waits, waits here and not behind the scheduler. Flows of equal right are served by deficit round robin
-//! in bytes (Shreedhar and Varghese, 1995); the quantum is at least the longest item seen, so that each turn serves at least one item.
+//! An output link has a capacity. The items released so far occupy it for a known time; the next one is
+//! released only when fewer bytes than a quantum are unsent, so that what waits, waits here and not behind
+//! the scheduler. Flows of equal right are served by deficit round robin in bytes (Shreedhar and Varghese,
+//! 1995); the quantum is at least the longest item seen, so that each turn serves at least one item.
 
 use csp_types::{Duration, Instant};
 
@@ -164,7 +165,8 @@ impl LinkScheduler {
         Instant::from_nanos((self.free_at >> FRACTION) as u64)
     }
 
-    /// Returns when the next item can be released: now, when fewer bytes than a quantum are unsent, or when a share falls due.
+    /// Returns when the next item can be released: now, when fewer bytes than a quantum are unsent, or when a
+    /// share falls due.
     pub fn next_release(&mut self, now: Instant) -> Option<Instant> {
         if !self.has_work() {
             return None;

@@ -1,5 +1,5 @@
-//! Doubly linked lists over the slots of a table, and such lists by priority. A slot is in at most one of the lists that share
-//! [`Links`]. Every operation takes constant time.
+//! Doubly linked lists over the slots of a table, and such lists by priority. A slot is in at most one of the
+//! lists that share [`Links`]. Every operation takes constant time.
 
 const NIL: u32 = u32::MAX;
 

@@ -21,12 +21,14 @@ use crate::scheme::Scheme;
 use crate::table::FlowTable;
 use watch::Watch;
 
-/// Bounds and initial state of a resource manager. What there is to give, its [`Capacity`](crate::Capacity), comes with the plan.
+/// Bounds and initial state of a resource manager. What there is to give, its [`Capacity`](crate::Capacity),
+/// comes with the plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QualityConfig {
     /// Data items of all flows. Half of them are divided among flows, so that none can take all places.
     pub items_max: u32,
-    /// Bytes of a flow that may be ready for the link before contexts stop working for it. At least the longest item has room.
+    /// Bytes of a flow that may be ready for the link before contexts stop working for it. At least the
+    /// longest item has room.
     pub ready_bytes_max: u64,
     /// Scheme of contexts.
     pub contexts: Scheme,
@@ -157,8 +159,8 @@ impl ResourceManager {
         self.offer_item(now, flow, item, processed, evicted)
     }
 
-    /// The same for an owner that knows of each item whether a context is to process it. One that is `processed` goes to the link, behind what
-    /// contexts still have of its flow.
+    /// The same for an owner that knows of each item whether a context is to process it. One that is
+    /// `processed` goes to the link, behind what contexts still have of its flow.
     pub fn offer_item(
         &mut self,
         now: Instant,
@@ -174,7 +176,8 @@ impl ResourceManager {
             state.count(&item);
             state.counters.filtered += 1;
             self.watch.arrived(flow, &item, now);
-            // What a trigger's filter drops may be all that there is: the trigger must see that it is to be released.
+            // What a trigger's filter drops may be all that there is: the trigger must see that it is to be
+            // released.
             self.look_if_due(now);
             return Offered::Dropped;
         }
@@ -186,8 +189,9 @@ impl ResourceManager {
         self.offer_to(now, flow, (item, entry), processed, evicted)
     }
 
-    /// The same past the filters before the queue, for items that stay with their owner when they are not queued. No context ever processes
-    /// them, and they have no order with items of their flow that contexts still have. [`is_shut`](Self::is_shut) is false.
+    /// The same past the filters before the queue, for items that stay with their owner when they are not
+    /// queued. No context ever processes them, and they have no order with items of their flow that contexts
+    /// still have. [`is_shut`](Self::is_shut) is false.
     pub fn offer_ready(
         &mut self,
         now: Instant,
@@ -260,7 +264,8 @@ impl ResourceManager {
         self.release_live(now, |_| true)
     }
 
-    /// The same for an owner whose items may have ended while they waited: those that do not live cost the link nothing, and count as absorbed.
+    /// The same for an owner whose items may have ended while they waited: those that do not live cost the
+    /// link nothing, and count as absorbed.
     pub fn release_live(&mut self, now: Instant, live: impl Fn(&Item) -> bool) -> Option<Released> {
         let (choice, item) = loop {
             let choice = self.link.next(now)?;
@@ -290,8 +295,8 @@ impl ResourceManager {
         Some(Released { flow, item, delay })
     }
 
-    /// Removes an item that is ready, of a flow that is not blocked, whatever the link has: for an owner that ends the resource manager. A
-    /// flow's items keep their order.
+    /// Removes an item that is ready, of a flow that is not blocked, whatever the link has: for an owner that
+    /// ends the resource manager. A flow's items keep their order.
     pub fn drain(&mut self, now: Instant) -> Option<Released> {
         let flow = FlowId(self.link.any()?);
         let state = &mut self.flows[flow.index()];
@@ -313,12 +318,14 @@ impl ResourceManager {
         &self.plan
     }
 
-    /// Returns when [`release`](Self::release) may return an item; `None` if nothing is ready. Not before `now`.
+    /// Returns when [`release`](Self::release) may return an item; `None` if nothing is ready. Not before
+    /// `now`.
     pub fn next_release(&mut self, now: Instant) -> Option<Instant> {
         self.link.next_release(now)
     }
 
-    /// Records whether a flow's transmitter takes anything: its items wait while it does not, and its promise does not run.
+    /// Records whether a flow's transmitter takes anything: its items wait while it does not, and its promise
+    /// does not run.
     pub fn set_blocked(&mut self, now: Instant, flow: FlowId, blocked: bool) {
         if let Some(state) = self.flows.get_mut(flow.index()) {
             state.blocked = blocked;

@@ -1,7 +1,8 @@
 //! Monitoring: counters that always run, and meters that can be switched on.
 //!
-//! A meter counts through one window after the other and shows the last whole one, so that it costs a comparison and a few additions an
-//! item whatever the number of flows, and nothing at a resource-management point.
+//! A meter counts through one window after the other and shows the last whole one, so that it costs a
+//! comparison and a few additions an item whatever the number of flows, and nothing at a resource-management
+//! point.
 
 use csp_types::{Duration, Instant};
 
@@ -62,7 +63,8 @@ pub struct FlowCounters {
     pub dropped_oldest: u64,
     /// Offers that were held back because the queue was full.
     pub held: u64,
-    /// Offers among those dropped or held back for which the queue had room and the table of all items had not.
+    /// Offers among those dropped or held back for which the queue had room and the table of all items had
+    /// not.
     pub table_full: u64,
     /// Items longer than the flow says.
     pub oversized: u64,

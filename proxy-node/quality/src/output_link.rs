@@ -9,11 +9,11 @@
 //! flow a context, and again, processed, until it gives it the link. Without contexts a message passes its
 //! path first, and is then offered to its flow.
 //!
-//! The proxy's core owns the link. Byte streams ask it for what they may send. A [`LinkClient`] keeps items of
-//! its own in the queues: a data item is a message with all its copies for receivers that the link carries; it
-//! has the bytes of all of them. The link knows its length, and a handle by which its client finds it. If
-//! receivers that hold back have no room for a flow's next message, that flow waits and no other. A message
-//! whose receivers are all processes of the cluster costs the link nothing.
+//! The proxy's core owns the link. Byte streams ask it for what they may send. A [`LinkClient`] keeps items
+//! of its own in the queues: a data item is a message with all its copies for receivers that the link
+//! carries; it has the bytes of all of them. The link knows its length, and a handle by which its client
+//! finds it. If receivers that hold back have no room for a flow's next message, that flow waits and no
+//! other. A message whose receivers are all processes of the cluster costs the link nothing.
 
 mod client;
 mod serve;
@@ -55,8 +55,8 @@ pub struct SharedLinkConfig {
     pub worker_percent: u8,
 }
 
-/// The output link of a worker. It is not shared until the policy has information flows: everything is sent at
-/// once then.
+/// The output link of a worker. It is not shared until the policy has information flows: everything is sent
+/// at once then.
 #[derive(Debug, Default)]
 pub struct OutputLink {
     shared: Option<Box<SharedLink>>,
@@ -65,8 +65,8 @@ pub struct OutputLink {
 
 impl OutputLink {
     /// Shares the link by these flows, at once or when items of flows that are gone have left. Allocates the
-    /// memory of flows if the link was not shared. The former flows stay in force while items of a removed flow
-    /// still use a number that the new flows assign again.
+    /// memory of flows if the link was not shared. The former flows stay in force while items of a removed
+    /// flow still use a number that the new flows assign again.
     ///
     /// # Errors
     /// A trigger that is not valid. A link that was not shared is not shared then; otherwise the flows are in

@@ -1,4 +1,5 @@
-//! Who may use the table of items: each flow has some places for itself, so that none can take what all others need; the rest is common.
+//! Who may use the table of items: each flow has some places for itself, so that none can take what all
+//! others need; the rest is common.
 
 #[derive(Debug, Default)]
 pub(crate) struct Places {
@@ -7,7 +8,8 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Divides a table of `items_max`: half of it in equal parts of at least one for `flows` flows. Returns such a part.
+    /// Divides a table of `items_max`: half of it in equal parts of at least one for `flows` flows. Returns
+    /// such a part.
     pub fn divide(&mut self, items_max: u32, flows: u32) -> u32 {
         let own = (items_max / 2).checked_div(flows).unwrap_or(0).max(1);
         self.common = items_max.saturating_sub(own * flows);

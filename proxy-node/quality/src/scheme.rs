@@ -2,8 +2,9 @@
 
 pub use csp_types::options::Scheme;
 
-/// Divides `total` among flows, each given as (what it states, priority), for SA: a flow gets what it states; flows that state nothing share
-/// what is left in the proportion of their priorities plus one. What is left when all flows state something stays unused.
+/// Divides `total` among flows, each given as (what it states, priority), for SA: a flow gets what it states;
+/// flows that state nothing share what is left in the proportion of their priorities plus one. What is left
+/// when all flows state something stays unused.
 pub fn allot(total: u64, flows: &[(u64, u8)]) -> Vec<u64> {
     let stated: u64 = flows.iter().map(|(stated, _)| stated).sum();
     let left = total.saturating_sub(stated);

@@ -18,9 +18,10 @@ pub struct Demand {
     pub wanted: u64,
 }
 
-/// Divides `total` bits a second: each worker first has what it wants of what it holds, then all have equal parts of the rest as far as they want more.
-/// What nobody wants is divided equally, so that a worker that begins to send does not wait for the next division. The parts add up to
-/// `total`, unless the workers together hold more.
+/// Divides `total` bits a second: each worker first has what it wants of what it holds, then all have equal
+/// parts of the rest as far as they want more. What nobody wants is divided equally, so that a worker that
+/// begins to send does not wait for the next division. The parts add up to `total`, unless the workers
+/// together hold more.
 pub fn divide(total: u64, demands: &[Demand]) -> Vec<u64> {
     let mut parts: Vec<u64> = demands.iter().map(|demand| demand.held.min(demand.wanted)).collect();
     let mut left = total.saturating_sub(parts.iter().sum());
@@ -40,8 +41,8 @@ pub fn divide(total: u64, demands: &[Demand]) -> Vec<u64> {
     parts
 }
 
-/// What the workers of a node want of their link. Each writes its own line and reads all; two that read at different moments may for one
-/// interval take parts that don't add up.
+/// What the workers of a node want of their link. Each writes its own line and reads all; two that read at
+/// different moments may for one interval take parts that don't add up.
 #[derive(Debug)]
 pub struct Board {
     demands: Vec<(AtomicU64, AtomicU64)>,
@@ -82,8 +83,8 @@ impl Board {
         self.demands.len()
     }
 
-    /// Records what a worker wants, and returns its part of `total` bits a second. A worker that the board does not know has all of it. If
-    /// the workers hold more than there is, each has its part of that.
+    /// Records what a worker wants, and returns its part of `total` bits a second. A worker that the board
+    /// does not know has all of it. If the workers hold more than there is, each has its part of that.
     pub fn part(&self, worker: usize, demand: Demand, total: u64) -> u64 {
         let Some((held, wanted)) = self.demands.get(worker) else { return total };
         held.store(demand.held, Ordering::Relaxed);

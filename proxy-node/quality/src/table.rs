@@ -1,7 +1,7 @@
 //! The table of flows: one generation of what the policy says, with ids and the classification of data items.
 //!
-//! A table is made beside the data path and replaced as a whole. A flow keeps its id from generation to generation by its name; an id
-//! that has become free is used again as late as possible.
+//! A table is made beside the data path and replaced as a whole. A flow keeps its id from generation to
+//! generation by its name; an id that has become free is used again as late as possible.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;
@@ -13,7 +13,8 @@ use crate::classifier::{Classifier, TooManyTuples};
 use crate::descriptor::{Descriptor, WORDS, Words};
 use crate::flow::{FLOWS_MAX, FlowError, FlowErrorReason, FlowId, FlowSpec};
 
-/// Name of the flow of what no predicate matches. A flow of this name in the policy sets its priority, promises and bounds.
+/// Name of the flow of what no predicate matches. A flow of this name in the policy sets its priority,
+/// promises and bounds.
 pub const DEFAULT_NAME: &str = "default";
 
 /// Why a table cannot be made.
@@ -120,14 +121,16 @@ impl FlowTable {
         Ok(())
     }
 
-    /// Returns the flow of a data item. Costs one hash for each kind of predicate; see the module of the classifier.
+    /// Returns the flow of a data item. Costs one hash for each kind of predicate; see the module of the
+    /// classifier.
     #[inline]
     pub fn classify(&self, descriptor: &Descriptor) -> FlowId {
         FlowId(self.classifier.find(&descriptor.0).unwrap_or(0))
     }
 
-    /// Adds a message of `len` bytes to the run of its connection. Returns its flow, and whether it begins a data item; all messages of
-    /// a data item have the flow of the first, and are equal in all fields that predicates read.
+    /// Adds a message of `len` bytes to the run of its connection. Returns its flow, and whether it begins a
+    /// data item; all messages of a data item have the flow of the first, and are equal in all fields that
+    /// predicates read.
     pub fn next_message(
         &self,
         run: &mut Run,

@@ -1,14 +1,16 @@
 //! Triggers: conditions of what is monitored, bound to actions (IQ §2.3, "Event Triggers").
 //!
-//! A trigger fires when its condition has held for a time, and is released when its opposite has. The two thresholds differ, so that a value
-//! between them changes nothing, and each state lasts for a time at least: a trigger changes at most twice in the sum of both times.
+//! A trigger fires when its condition has held for a time, and is released when its opposite has. The two
+//! thresholds differ, so that a value between them changes nothing, and each state lasts for a time at least:
+//! a trigger changes at most twice in the sum of both times.
 
 use csp_types::{Duration, Instant};
 
 use crate::flow::FlowId;
 use crate::scheme::Scheme;
 
-/// Most triggers of a resource manager: each is looked at at every resource-management point of the frequent mode.
+/// Most triggers of a resource manager: each is looked at at every resource-management point of the frequent
+/// mode.
 pub const TRIGGERS_MAX: usize = 64;
 
 /// A value and where it must be.
@@ -31,7 +33,8 @@ pub enum Condition {
     RateBelow(FlowId, Threshold),
     /// Mean delay of a flow in nanoseconds: at least `fire`; released at `release` or less.
     DelayAbove(FlowId, Threshold),
-    /// A flow always had items and less than it is promised has left. Needs a window of [`WINDOW`](crate::WINDOW).
+    /// A flow always had items and less than it is promised has left. Needs a window of
+    /// [`WINDOW`](crate::WINDOW).
     PromiseMissed(FlowId),
     /// Thousandths of the link's capacity in use: at least `fire`; released at `release` or fewer.
     LinkFull(Threshold),
@@ -49,8 +52,8 @@ pub enum Resource {
 /// What a trigger does.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Puts a handler before a flow's queue. Those that the resource manager knows itself ([`Filter`](crate::Filter)) take effect with
-    /// the next item; others are the owner's to install.
+    /// Puts a handler before a flow's queue. Those that the resource manager knows itself
+    /// ([`Filter`](crate::Filter)) take effect with the next item; others are the owner's to install.
     Install(FlowId, String),
     /// Removes a handler that a trigger has put there.
     Remove(FlowId, String),
@@ -214,10 +217,12 @@ pub struct Fired {
     pub at: Instant,
 }
 
-/// Returns the trigger of dynamic adaptation (IQ, Fig. 11): equal shares as long as all flows fit; PAR at contexts and link while the
-/// critical flow surges, from `surge` bits a second on; back when it has ebbed to `ebb`.
+/// Returns the trigger of dynamic adaptation (IQ, Fig. 11): equal shares as long as all flows fit; PAR at
+/// contexts and link while the critical flow surges, from `surge` bits a second on; back when it has ebbed to
+/// `ebb`.
 ///
-/// The resource manager must begin with RR at both, and meter each flow ([`MonitorMode::Flows`](crate::MonitorMode::Flows)).
+/// The resource manager must begin with RR at both, and meter each flow
+/// ([`MonitorMode::Flows`](crate::MonitorMode::Flows)).
 pub fn dynamic_adaptation(critical: FlowId, surge: u64, ebb: u64, release_hold: Duration) -> Trigger {
     let both =
         |scheme| vec![Action::Switch(Resource::Contexts, scheme), Action::Switch(Resource::Link, scheme)];

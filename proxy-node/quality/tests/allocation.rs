@@ -1,4 +1,5 @@
-//! Classifying, offering, processing and releasing items, and switches between RR, PA and PAR at the link, allocate nothing.
+//! Classifying, offering, processing and releasing items, and switches between RR, PA and PAR at the link,
+//! allocate nothing.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Classification against predicates evaluated one after the other; ids over generations; data items of several messages.
+//! Classification against predicates evaluated one after the other; ids over generations; data items of
+//! several messages.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

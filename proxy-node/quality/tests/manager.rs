@@ -31,7 +31,8 @@ fn spec(name: &str) -> FlowSpec {
 }
 
 fn plan(specs: Vec<FlowSpec>) -> Result<Arc<Plan>, Refusal> {
-    // What no predicate matches is as short as the rest: on so slow a link longer items would make every promise impossible.
+    // What no predicate matches is as short as the rest: on so slow a link longer items would make every
+    // promise impossible.
     let specs = specs.into_iter().chain([spec("default")]).collect();
     let table = FlowTable::new(8).replace(specs).unwrap();
     Plan::new(Arc::new(table), CAPACITY, |name| (name == "handler").then_some(COST)).map(Arc::new)

@@ -1,5 +1,6 @@
-//! Random flows, schemes and changes on virtual time: promises are kept in every window of 100 ms while they are in force, nothing idles,
-//! flows keep their order, and nothing is lost uncounted. `CSP_SEED=n` replays one world, `CSP_SEEDS=n` runs so many.
+//! Random flows, schemes and changes on virtual time: promises are kept in every window of 100 ms while they
+//! are in force, nothing idles, flows keep their order, and nothing is lost uncounted. `CSP_SEED=n` replays
+//! one world, `CSP_SEEDS=n` runs so many.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "../simulation/mod.rs"]
@@ -121,7 +122,8 @@ impl Case {
         world.quantum = u64::from(quantum);
         for (id, spec) in plan.table().flows().filter(|(id, _)| *id != FlowId::DEFAULT) {
             let at: usize = spec.name.trim_start_matches("flow-").parse().unwrap();
-            // Items of promised flows that a handler processes are as long as was said: that is what its cost was computed for.
+            // Items of promised flows that a handler processes are as long as was said: that is what its cost
+            // was computed for.
             let longest = spec.item.bytes_max;
             world.costs[usize::from(id.0)] = costs[at].map(|cost| (cost, 1_000));
             let lens = (0..1 + random.below(8)).map(|_| match costs[at] {

@@ -1,4 +1,5 @@
-//! Byte streams that share a link with messages, on virtual time: each gets what its flow is promised, and none is forgotten.
+//! Byte streams that share a link with messages, on virtual time: each gets what its flow is promised, and
+//! none is forgotten.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! What a CURVE publisher sends is opened, distributed and sealed for each subscriber without allocating, while there is room.
+//! What a CURVE publisher sends is opened, distributed and sealed for each subscriber without allocating,
+//! while there is room.
 #![allow(clippy::unwrap_used, reason = "an unwrap that fails is a failed test")]
 
 mod common;

@@ -1,5 +1,5 @@
-//! The broker between publishers and subscribers that are written byte by byte: what one sends, the others receive; peers that stop
-//! reading, leave, or talk nonsense.
+//! The broker between publishers and subscribers that are written byte by byte: what one sends, the others
+//! receive; peers that stop reading, leave, or talk nonsense.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;

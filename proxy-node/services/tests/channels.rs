@@ -1,5 +1,5 @@
-//! Options of channels, what becomes of their connections, and turns between channels: peers are written byte by byte, and the broker is
-//! driven as a worker drives it.
+//! Options of channels, what becomes of their connections, and turns between channels: peers are written byte
+//! by byte, and the broker is driven as a worker drives it.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
@@ -218,7 +218,8 @@ fn connections_of_a_channel_that_the_policy_changes_are_closed() {
     assert_ne!(w.steps[&2], Step::Close, "the other channel stays as it is");
 }
 
-/// Many receivers of one channel with long messages leave the turns to another channel, whatever is charged to whom.
+/// Many receivers of one channel with long messages leave the turns to another channel, whatever is charged
+/// to whom.
 #[test]
 fn a_flood_of_one_channel_leaves_another_its_turns() {
     let mut w = World::new(vec![spec(0, publish_subscribe(None)), spec(1, publish_subscribe(None))]);

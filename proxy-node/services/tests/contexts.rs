@@ -1,5 +1,5 @@
-//! Paths through contexts elsewhere: the broker with the session of the real program, over a connection that is cut anywhere, has little
-//! room, and is lost.
+//! Paths through contexts elsewhere: the broker with the session of the real program, over a connection that
+//! is cut anywhere, has little room, and is lost.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;

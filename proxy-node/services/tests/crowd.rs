@@ -1,4 +1,5 @@
-//! A thousand subscribers of libzmq under CURVE, which connect again. It depends on the machine's load: `make test-faults`.
+//! A thousand subscribers of libzmq under CURVE, which connect again. It depends on the machine's load: `make
+//! test-faults`.
 #![allow(clippy::unwrap_used, reason = "an unwrap that fails is a failed test")]
 
 mod common;

@@ -1,5 +1,5 @@
-//! Information flows in the broker: which flow a message belongs to, and that it enters a connection only when the flow has released it and
-//! less than a quantum is unsent there.
+//! Information flows in the broker: which flow a message belongs to, and that it enters a connection only
+//! when the flow has released it and less than a quantum is unsent there.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;

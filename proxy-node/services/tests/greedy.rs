@@ -1,4 +1,5 @@
-//! Peers that keep to the protocol and ask for more than their share: of memory, of time, of what others wait for.
+//! Peers that keep to the protocol and ask for more than their share: of memory, of time, of what others wait
+//! for.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;

@@ -1,5 +1,5 @@
-//! Peers that send nonsense, too much or nothing: each gets a defined answer and is counted, and a publisher and a subscriber beside it go
-//! on undisturbed.
+//! Peers that send nonsense, too much or nothing: each gets a defined answer and is counted, and a publisher
+//! and a subscriber beside it go on undisturbed.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;

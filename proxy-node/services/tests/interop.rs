@@ -87,7 +87,8 @@ fn who_may_not_is_refused_and_knows_it() {
     }
     let refusals = server.broker.refusals();
     assert_eq!((refusals.may_not_publish, refusals.may_not_subscribe, refusals.unknown_key), (1, 1, 1));
-    // With a wrong key of the server nothing can be answered that the client would believe; its connection ends.
+    // With a wrong key of the server nothing can be answered that the client would believe; its connection
+    // ends.
     let program = Program::start(&server, "outcome", &keys(public(STRANGER), READER), &["SUB"]);
     let line = program.line(&mut server);
     assert!(line.starts_with("EVENT_DISCONNECTED") || line.starts_with("EVENT_HANDSHAKE_FAILED"), "{line}");
@@ -124,8 +125,8 @@ fn old_and_new_subscriptions_are_understood() {
     });
 }
 
-/// Random subscriptions and cancellations of two peers, repeated and overlapping ones among them: each gets the same messages from the
-/// broker as from an XPUB of libzmq.
+/// Random subscriptions and cancellations of two peers, repeated and overlapping ones among them: each gets
+/// the same messages from the broker as from an XPUB of libzmq.
 #[test]
 fn repeated_subscriptions_count_as_at_an_xpub_of_libzmq() {
     if !has_pyzmq() {
@@ -170,7 +171,8 @@ fn repeated_subscriptions_count_as_at_an_xpub_of_libzmq() {
     }
 }
 
-/// A PULL of libzmq takes messages of any number of frames. Here one of too many is refused, and those behind it on the connection arrive.
+/// A PULL of libzmq takes messages of any number of frames. Here one of too many is refused, and those behind
+/// it on the connection arrive.
 #[test]
 fn a_message_of_too_many_frames_costs_a_pusher_no_other() {
     if !has_pyzmq() {

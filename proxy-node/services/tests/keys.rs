@@ -1,4 +1,5 @@
-//! Channels with keys at the broker: which peers the broker admits, for which of them it seals frames, and which sessions a new policy ends.
+//! Channels with keys at the broker: which peers the broker admits, for which of them it seals frames, and
+//! which sessions a new policy ends.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;

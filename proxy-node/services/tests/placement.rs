@@ -1,4 +1,5 @@
-//! A channel whose owner becomes another worker: its connections are ended, and nothing that was sent before is lost.
+//! A channel whose owner becomes another worker: its connections are ended, and nothing that was sent before
+//! is lost.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
@@ -233,8 +234,8 @@ fn senders_are_ended_first_and_receivers_when_they_have_everything() {
     }
 }
 
-/// Receivers of a channel that gets its messages from another one stay until the senders of that one have left: they
-/// move together.
+/// Receivers of a channel that gets its messages from another one stay until the senders of that one have
+/// left: they move together.
 #[test]
 fn receivers_of_a_derived_channel_wait_for_the_senders_of_its_source() {
     const DERIVED: u32 = 8;

@@ -1,5 +1,5 @@
-//! Length-prefixed peers of the broker, byte by byte: what one sends, the others receive; with ZeroMQ peers on the same channel; and
-//! those that send nonsense, stop reading or leave within a message.
+//! Length-prefixed peers of the broker, byte by byte: what one sends, the others receive; with ZeroMQ peers
+//! on the same channel; and those that send nonsense, stop reading or leave within a message.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;

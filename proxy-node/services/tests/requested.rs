@@ -1,5 +1,5 @@
-//! Queries and handlers on request at the broker: who may ask, and the program of docs/queries.md. What plans queries is played here; the proxy's own is
-//! tested with its policy.
+//! Queries and handlers on request at the broker: who may ask, and the program of docs/queries.md. What plans
+//! queries is played here; the proxy's own is tested with its policy.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;

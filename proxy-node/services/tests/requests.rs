@@ -101,7 +101,8 @@ fn a_request_that_is_too_long_is_answered_behind_its_envelope() {
     assert!(!w.has_ended(2) && !w.has_ended(3));
 }
 
-/// `ZMQ_PROBE_ROUTER`: a peer sends an empty message when it has connected, and takes no answer to it for that to its first request.
+/// `ZMQ_PROBE_ROUTER`: a peer sends an empty message when it has connected, and takes no answer to it for
+/// that to its first request.
 #[test]
 fn an_empty_message_of_a_peer_that_has_connected_has_no_answer() {
     let mut w = World::new(open_channel());

@@ -94,7 +94,8 @@ impl<'a> Command<'a> {
     }
 }
 
-/// A command or topic, gathered from the slices in which it arrived. Its memory is allocated with the connection.
+/// A command or topic, gathered from the slices in which it arrived. Its memory is allocated with the
+/// connection.
 #[derive(Clone, Debug)]
 pub(crate) struct CommandBuffer {
     bytes: Vec<u8>,

@@ -1,4 +1,5 @@
-//! Configuration of a listener's connections: what the proxy is to its peers, and every bound on what they send.
+//! Configuration of a listener's connections: what the proxy is to its peers, and every bound on what they
+//! send.
 
 use csp_types::Duration;
 
@@ -20,14 +21,14 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Config {
     /// What the proxy is to peers.
     pub local: LocalType,
-    /// Most bytes of the bodies of a message, all frames together. Under CURVE a connection allocates as many for
-    /// decrypted bodies when its peer is authorised.
+    /// Most bytes of the bodies of a message, all frames together. Under CURVE a connection allocates as many
+    /// for decrypted bodies when its peer is authorised.
     pub message_len_max: usize,
-    /// Most frames of a message; room for them is allocated with the connection. A message of more is refused, see
-    /// [`LocalType::refuses_alone`].
+    /// Most frames of a message; room for them is allocated with the connection. A message of more is
+    /// refused, see [`LocalType::refuses_alone`].
     pub frames_max: usize,
-    /// Most bytes in the body of a command that is not a subscription. Under CURVE, INITIATE alone has 257 bytes and the
-    /// peer's metadata: less than 1024 would refuse honest peers.
+    /// Most bytes in the body of a command that is not a subscription. Under CURVE, INITIATE alone has 257
+    /// bytes and the peer's metadata: less than 1024 would refuse honest peers.
     pub command_len_max: usize,
     /// Most bytes of a subscription's topic.
     pub topic_len_max: usize,
@@ -44,8 +45,8 @@ pub struct Heartbeat {
     pub interval: Duration,
     /// Time after a PING in which the peer must send something.
     pub timeout: Duration,
-    /// Time after which the peer may end the connection if it receives nothing; zero: as it likes. It is sent in
-    /// tenths of a second, at most 6553.5 s.
+    /// Time after which the peer may end the connection if it receives nothing; zero: as it likes. It is sent
+    /// in tenths of a second, at most 6553.5 s.
     pub ttl: Duration,
 }
 

@@ -69,7 +69,8 @@ pub struct Connection {
     /// Bytes of the stream that have been examined.
     position: u64,
     mechanism: Mechanism,
-    /// NULL is accepted beside CURVE; [`mechanism`](Self::mechanism) is CURVE until the peer has named its own.
+    /// NULL is accepted beside CURVE; [`mechanism`](Self::mechanism) is CURVE until the peer has named its
+    /// own.
     or_null: bool,
     minor: u8,
     peer: Option<Peer>,
@@ -104,8 +105,8 @@ impl Connection {
         Self::new(config, Mechanism::Curve, false, Security::Handshake(Box::new(handshake)), now)
     }
 
-    /// As [`curve`](Self::curve), of a peer that may also connect without encryption. [`Item::Authorise`](crate::Item::Authorise) is
-    /// returned in either case; such a peer has no key.
+    /// As [`curve`](Self::curve), of a peer that may also connect without encryption.
+    /// [`Item::Authorise`](crate::Item::Authorise) is returned in either case; such a peer has no key.
     pub fn curve_or_null(
         config: Arc<Config>,
         keys: Arc<CurveKeys>,
@@ -158,8 +159,8 @@ impl Connection {
         self.state == State::Traffic
     }
 
-    /// Returns why the connection has failed. The caller sends what [`transmit`](Self::transmit) still returns, an ERROR,
-    /// and closes.
+    /// Returns why the connection has failed. The caller sends what [`transmit`](Self::transmit) still
+    /// returns, an ERROR, and closes.
     pub fn failure(&self) -> Option<ZmtpError> {
         match self.state {
             State::Failed(error) => Some(error),
@@ -167,8 +168,8 @@ impl Connection {
         }
     }
 
-    /// Accepts the peer of [`Item::Authorise`](crate::Item::Authorise). Allocates the memory for decrypted messages. Has no
-    /// effect when no peer waits for a decision.
+    /// Accepts the peer of [`Item::Authorise`](crate::Item::Authorise). Allocates the memory for decrypted
+    /// messages. Has no effect when no peer waits for a decision.
     pub fn allow(&mut self) {
         if self.state != State::Verdict {
             return;
@@ -180,8 +181,8 @@ impl Connection {
         self.state = State::Announce;
     }
 
-    /// Denies the peer of [`Item::Authorise`](crate::Item::Authorise): it gets ERROR. Has no effect when no peer waits
-    /// for a decision.
+    /// Denies the peer of [`Item::Authorise`](crate::Item::Authorise): it gets ERROR. Has no effect when no
+    /// peer waits for a decision.
     pub fn deny(&mut self, counters: &mut Counters) {
         if self.state == State::Verdict {
             self.output.reply(Reply::Error(REASON_DENIED));

@@ -52,8 +52,8 @@ pub struct Counters {
     /// Lengths smaller than the header that they count.
     pub prefixed_failed_short: u64,
     pub prefixed_failed_too_long: u64,
-    /// Messages of other peers that a length-prefixed peer did not get: shorter than the header that they are to begin with, or longer
-    /// than its length field can say.
+    /// Messages of other peers that a length-prefixed peer did not get: shorter than the header that they are
+    /// to begin with, or longer than its length field can say.
     pub prefixed_unwritable: u64,
 }
 

@@ -2,7 +2,8 @@
 
 /// The slices of a stream that have been received and not consumed, read from front to back.
 ///
-/// Positions count bytes from the start of the connection, so that they stay valid when the caller consumes bytes.
+/// Positions count bytes from the start of the connection, so that they stay valid when the caller consumes
+/// bytes.
 #[derive(Clone, Debug)]
 pub struct Cursor<'a, I> {
     slices: I,
@@ -11,8 +12,8 @@ pub struct Cursor<'a, I> {
 }
 
 impl<'a, I: Iterator<Item = &'a [u8]>> Cursor<'a, I> {
-    /// Creates a cursor over `slices`, whose first byte is byte `position` of the stream: the number of bytes that the
-    /// caller has consumed so far.
+    /// Creates a cursor over `slices`, whose first byte is byte `position` of the stream: the number of bytes
+    /// that the caller has consumed so far.
     pub fn new(position: u64, slices: I) -> Self {
         Cursor { slices, rest: &[], position }
     }
@@ -72,8 +73,8 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Cursor<'a, I> {
     }
 }
 
-/// Returns the part of `slices` that starts `skip` bytes behind their start and is `len` bytes long, slice by slice: how a
-/// caller gathers the body of a frame from the memory where it was received.
+/// Returns the part of `slices` that starts `skip` bytes behind their start and is `len` bytes long, slice by
+/// slice: how a caller gathers the body of a frame from the memory where it was received.
 pub fn part<'a>(
     slices: impl Iterator<Item = &'a [u8]>,
     skip: u64,

@@ -8,11 +8,12 @@
 //!  READY     | 05 "READY" | nonce, 8 | Box [metadata](S'->C')                                    |
 //!  MESSAGE   | 07 "MESSAGE" | nonce, 8 | Box [flags + body](S'->C') or (C'->S')                  |
 //! ```
-//! C, S are the long-term keys of client and server, C', S' those of the connection. A box is 16 bytes of authenticator
-//! and the encrypted bytes.
+//! C, S are the long-term keys of client and server, C', S' those of the connection. A box is 16 bytes of
+//! authenticator and the encrypted bytes.
 //!
-//! The server keeps its transient key with the connection, as libzmq does, since a TCP connection has state anyway. The
-//! cookie is therefore nothing but random bytes, which the client has to repeat; no secret leaves the server in it.
+//! The server keeps its transient key with the connection, as libzmq does, since a TCP connection has state
+//! anyway. The cookie is therefore nothing but random bytes, which the client has to repeat; no secret leaves
+//! the server in it.
 
 use std::sync::Arc;
 
@@ -28,8 +29,8 @@ pub const KEY_LEN: usize = 32;
 /// Random bytes that a CURVE connection needs: transient secret key, long nonce of WELCOME, cookie.
 pub const ENTROPY_LEN: usize = KEY_LEN + LONG_NONCE_LEN + COOKIE_LEN;
 
-/// Inside of a MESSAGE's box: the body is a command. 26/CURVEZMQ defines MORE alone; libzmq has COMMAND in bit 1 there, not in
-/// bit 2 as in a frame's flags.
+/// Inside of a MESSAGE's box: the body is a command. 26/CURVEZMQ defines MORE alone; libzmq has COMMAND in
+/// bit 1 there, not in bit 2 as in a frame's flags.
 pub(crate) const SEALED_COMMAND: u8 = 2;
 
 const LONG_NONCE_LEN: usize = 16;
@@ -171,8 +172,8 @@ impl Handshake {
         write(out, &[header.as_bytes(), b"\x07WELCOME", &self.welcome_nonce, &tag, &text])
     }
 
-    /// Processes INITIATE, which ends at position `at`; decrypts it in place. Returns the session, the client's
-    /// long-term key and its metadata.
+    /// Processes INITIATE, which ends at position `at`; decrypts it in place. Returns the session, the
+    /// client's long-term key and its metadata.
     pub fn initiate<'a>(
         &self,
         body: &'a mut [u8],
@@ -266,7 +267,8 @@ impl Session {
         self.emit(&MESSAGE, &[flags], len, parts, out)
     }
 
-    /// Writes a sealed command, whose text is `flags` and the `len` bytes of `parts`; each is copied once and encrypted in place.
+    /// Writes a sealed command, whose text is `flags` and the `len` bytes of `parts`; each is copied once and
+    /// encrypted in place.
     fn emit<'p>(
         &mut self,
         kind: &Kind,
@@ -314,7 +316,8 @@ impl Session {
         Ok(())
     }
 
-    /// Decrypts the text of the MESSAGE that [`begin`](Self::begin) was called for in place; it ends at position `at`.
+    /// Decrypts the text of the MESSAGE that [`begin`](Self::begin) was called for in place; it ends at
+    /// position `at`.
     pub fn open(&self, prefix: &[u8; MESSAGE_PREFIX_LEN], text: &mut [u8], at: u64) -> Result<(), ZmtpError> {
         let mut tag = [0; TAG_LEN];
         tag.copy_from_slice(&prefix[MESSAGE_PREFIX_LEN - TAG_LEN..]);

@@ -6,8 +6,8 @@ use crate::socket::SocketType;
 
 /// Why a connection cannot go on. Except for [`Gap`](ZmtpError::Gap), the peer is at fault or silent.
 ///
-/// `what` names the field or command in the terms of 37/ZMTP or 26/CURVEZMQ. `at` counts bytes from the start of the
-/// connection.
+/// `what` names the field or command in the terms of 37/ZMTP or 26/CURVEZMQ. `at` counts bytes from the start
+/// of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ZmtpError {
     /// The first bytes are not a signature: the peer speaks ZMTP 1.0, or something else.

@@ -32,7 +32,8 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// The header of a message's frame with a body of `body_len` bytes. `more`: another frame of the message follows.
+    /// The header of a message's frame with a body of `body_len` bytes. `more`: another frame of the message
+    /// follows.
     pub fn message(body_len: usize, more: bool) -> Self {
         Self::with_flags(body_len, if more { MORE } else { 0 })
     }

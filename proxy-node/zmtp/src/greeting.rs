@@ -6,10 +6,10 @@
 //!  | FF | padding  | 7F | major | minor | mechanism | as-server | filler |
 //!  +----+----------+----+-------+-------+-----------+-----------+--------+
 //! ```
-//! The proxy sends its 64 bytes at once, or the first 12 and the others when it has the peer's mechanism, if it accepts more than
-//! one. A peer may send its own in parts and wait between them for the proxy's:
-//! libzmq sends 10 bytes, then the major version, then the rest. A peer of ZMTP 1.0 or 2.0 is refused at the first byte
-//! that shows it, since it may never send 64.
+//! The proxy sends its 64 bytes at once, or the first 12 and the others when it has the peer's mechanism, if
+//! it accepts more than one. A peer may send its own in parts and wait between them for the proxy's: libzmq
+//! sends 10 bytes, then the major version, then the rest. A peer of ZMTP 1.0 or 2.0 is refused at the first
+//! byte that shows it, since it may never send 64.
 
 use crate::cursor::Cursor;
 use crate::error::ZmtpError;
@@ -77,8 +77,9 @@ impl GreetingReader {
         GREETING_LEN - self.have
     }
 
-    /// Reads on; returns the peer's minor version and its mechanism, one of `mechanisms`, when the greeting is complete. A peer
-    /// of a higher major version is taken for one of this version, since it must speak this one.
+    /// Reads on; returns the peer's minor version and its mechanism, one of `mechanisms`, when the greeting
+    /// is complete. A peer of a higher major version is taken for one of this version, since it must speak
+    /// this one.
     pub fn read<'a, I>(
         &mut self,
         input: &mut Cursor<'a, I>,
@@ -92,7 +93,8 @@ impl GreetingReader {
         if let Some(found) = seen(0).filter(|first| *first != 0xff) {
             return Err(ZmtpError::Signature { at: 0, found });
         }
-        // Bit 0 of this byte is the LSB of the flags that ZMTP 1.0 has here: an identity of 255 bytes or more.
+        // Bit 0 of this byte is the LSB of the flags that ZMTP 1.0 has here: an identity of 255 bytes or
+        // more.
         if let Some(found) = seen(SIGNATURE_END).filter(|last| last & 1 == 0) {
             return Err(ZmtpError::Signature { at: SIGNATURE_END as u64, found });
         }

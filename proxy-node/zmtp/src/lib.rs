@@ -1,11 +1,11 @@
-//! Framings of messages: ZMTP 3.0 and 3.1 as a server of ZeroMQ peers ([37/ZMTP](https://rfc.zeromq.org/spec/37),
-//! [23/ZMTP](https://rfc.zeromq.org/spec/23)) with the mechanisms NULL and CURVE
-//! ([25](https://rfc.zeromq.org/spec/25), [26](https://rfc.zeromq.org/spec/26)), and length-prefixed messages (FIX Simple Open
-//! Framing Header, or a header that the policy describes).
+//! Framings of messages: ZMTP 3.0 and 3.1 as a server of ZeroMQ peers
+//! ([37/ZMTP](https://rfc.zeromq.org/spec/37), [23/ZMTP](https://rfc.zeromq.org/spec/23)) with the mechanisms
+//! NULL and CURVE ([25](https://rfc.zeromq.org/spec/25), [26](https://rfc.zeromq.org/spec/26)), and
+//! length-prefixed messages (FIX Simple Open Framing Header, or a header that the policy describes).
 //!
-//! The crate is sans-I/O: the caller passes in received bytes, the time, keys and random bytes; the crate returns items and
-//! bytes to send. It owns handshakes, bounds, heartbeats and encryption. It refuses peers before ZMTP 3.0, PLAIN and GSSAPI,
-//! and does not know which subscriber gets which message.
+//! The crate is sans-I/O: the caller passes in received bytes, the time, keys and random bytes; the crate
+//! returns items and bytes to send. It owns handshakes, bounds, heartbeats and encryption. It refuses peers
+//! before ZMTP 3.0, PLAIN and GSSAPI, and does not know which subscriber gets which message.
 //!
 //! ```text
 //!  received slices ─▶ [Cursor] ─▶ Connection::next ─▶ Item: Authorise, Ready, Subscribe, Cancel, Message
@@ -14,15 +14,16 @@
 //!                         FrameHeader::message + bodies from the caller's memory (NULL)
 //! ```
 //!
-//! **Copies.** Under NULL the bodies of messages are not touched: a [`Message`] says where its frames lie in the stream, and
-//! [`part`] walks that memory. What is copied: greeting, frame headers (into a register-sized buffer), commands, and topics of
-//! subscriptions, up to [`Config::command_len_max`] and [`Config::topic_len_max`] bytes into a buffer of the connection. Under
-//! CURVE each encrypted body is copied once from the stream to the connection's buffer and decrypted in place there; towards
-//! a peer it is copied once to the caller's buffer and encrypted in place there. Length-prefixed messages are copied nowhere,
-//! but for their header.
+//! **Copies.** Under NULL the bodies of messages are not touched: a [`Message`] says where its frames lie in
+//! the stream, and [`part`] walks that memory. What is copied: greeting, frame headers (into a register-sized
+//! buffer), commands, and topics of subscriptions, up to [`Config::command_len_max`] and
+//! [`Config::topic_len_max`] bytes into a buffer of the connection. Under CURVE each encrypted body is copied
+//! once from the stream to the connection's buffer and decrypted in place there; towards a peer it is copied
+//! once to the caller's buffer and encrypted in place there. Length-prefixed messages are copied nowhere, but
+//! for their header.
 //!
-//! **Memory** is allocated with the connection; under CURVE that for decrypted messages when the peer's key is allowed. The
-//! handshake allocates the peer's identity. Messages allocate nothing.
+//! **Memory** is allocated with the connection; under CURVE that for decrypted messages when the peer's key
+//! is allowed. The handshake allocates the peer's identity. Messages allocate nothing.
 //!
 //! | what | where |
 //! |---|---|

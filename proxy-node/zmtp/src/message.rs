@@ -7,7 +7,8 @@ use crate::error::{Excess, ZmtpError};
 use crate::frame::Received;
 use crate::metadata::Peer;
 
-/// Where a frame's body lies: in the stream under NULL, in the connection's buffer of decrypted bytes under CURVE.
+/// Where a frame's body lies: in the stream under NULL, in the connection's buffer of decrypted bytes under
+/// CURVE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame {
     /// Position of the body's first byte: in the stream, or in the buffer.
@@ -43,14 +44,15 @@ impl<'a> Message<'a> {
         self.len
     }
 
-    /// Returns the decrypted body of `frame` under CURVE; `None` under NULL, where the body lies in the caller's memory.
+    /// Returns the decrypted body of `frame` under CURVE; `None` under NULL, where the body lies in the
+    /// caller's memory.
     pub fn decrypted(&self, frame: &Frame) -> Option<&'a [u8]> {
         let at = usize::try_from(frame.at).ok()?;
         self.decrypted?.get(at..)?.get(..frame.len)
     }
 
-    /// Returns the number of frames that are the envelope of a request: those up to and including the first empty one
-    /// (28/REQREP). `None`: there is no empty frame.
+    /// Returns the number of frames that are the envelope of a request: those up to and including the first
+    /// empty one (28/REQREP). `None`: there is no empty frame.
     pub fn envelope_len(&self) -> Option<usize> {
         self.frames.iter().position(|frame| frame.len == 0).map(|at| at + 1)
     }
@@ -114,8 +116,8 @@ impl Assembly {
         }
     }
 
-    /// Allocates the memory for decrypted bodies, each with its flags; a command of `command_len_max` bytes fits behind a
-    /// message of the largest size.
+    /// Allocates the memory for decrypted bodies, each with its flags; a command of `command_len_max` bytes
+    /// fits behind a message of the largest size.
     pub fn allocate(&mut self, command_len_max: usize) {
         self.scratch = vec![0; self.len_max + self.frames_max + 1 + command_len_max];
     }
@@ -142,8 +144,9 @@ impl Assembly {
         (!self.frames.is_empty()).then_some(self.start)
     }
 
-    /// Checks whether the message can have another frame, whose body is `body_len` bytes long; `false`: the message is refused, `alone`,
-    /// and the frame is to be passed over. A frame that is longer than the longest message ends the connection, before it has arrived.
+    /// Checks whether the message can have another frame, whose body is `body_len` bytes long; `false`: the
+    /// message is refused, `alone`, and the frame is to be passed over. A frame that is longer than the
+    /// longest message ends the connection, before it has arrived.
     pub fn admit(&mut self, at: u64, body_len: u64, alone: bool) -> Result<bool, ZmtpError> {
         let most = self.len_max;
         let found = body_len.saturating_add(self.len as u64);
@@ -172,8 +175,8 @@ impl Assembly {
         self.push(header.at, Frame { at, len: header.body_len as usize, header_len: header.header_len });
     }
 
-    /// Adds a decrypted frame whose sealed form starts at `start` of the stream: `len` bytes after the octet of flags at
-    /// the end of what is in use.
+    /// Adds a decrypted frame whose sealed form starts at `start` of the stream: `len` bytes after the octet
+    /// of flags at the end of what is in use.
     pub fn push_decrypted(&mut self, start: u64, len: usize) {
         let at = self.filled as u64 + 1;
         self.filled += 1 + len;

@@ -1,9 +1,10 @@
-//! What the connection itself has to send: greeting, handshake, PING and PONG. Each waits at most once, so that a peer
-//! that sends and does not read costs no memory.
+//! What the connection itself has to send: greeting, handshake, PING and PONG. Each waits at most once, so
+//! that a peer that sends and does not read costs no memory.
 
 use crate::command::Context;
 
-/// Most bytes that one call of [`Connection::transmit`](crate::Connection::transmit) writes; its buffer must be as long.
+/// Most bytes that one call of [`Connection::transmit`](crate::Connection::transmit) writes; its buffer must
+/// be as long.
 pub const CONTROL_LEN_MAX: usize = 256;
 
 /// The answer to a command of the handshake.

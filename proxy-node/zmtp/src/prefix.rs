@@ -57,8 +57,8 @@ pub struct Description {
     pub width: Width,
     /// Its byte order.
     pub order: ByteOrder,
-    /// Offset from the start of the header of the first byte that the length counts, at most `header_len`: 0 where it counts the
-    /// header, `header_len` where it counts what follows the header.
+    /// Offset from the start of the header of the first byte that the length counts, at most `header_len`: 0
+    /// where it counts the header, `header_len` where it counts what follows the header.
     pub counted_from: usize,
     /// Most bytes of a message, header included.
     pub message_len_max: usize,
@@ -97,7 +97,8 @@ pub enum DescriptionError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Prefix(Description);
 
-/// Why a stream of length-prefixed messages cannot go on. The peer is at fault, except for [`Gap`](PrefixError::Gap).
+/// Why a stream of length-prefixed messages cannot go on. The peer is at fault, except for
+/// [`Gap`](PrefixError::Gap).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum PrefixError {
     /// The length is smaller than the part of the header that it counts.
@@ -170,8 +171,8 @@ impl Prefix {
         &self.0
     }
 
-    /// Writes the length of a message of `body_len` bytes after the header to `header`, whose other bytes are the caller's.
-    /// `header` has at least `header_len` bytes.
+    /// Writes the length of a message of `body_len` bytes after the header to `header`, whose other bytes are
+    /// the caller's. `header` has at least `header_len` bytes.
     pub fn write_length(&self, body_len: usize, header: &mut [u8]) -> Result<(), BodyTooLong> {
         let Description { header_len, length_offset, width, order, counted_from, message_len_max } = self.0;
         let error = BodyTooLong { body_len };
@@ -271,8 +272,8 @@ impl PrefixReader {
         PrefixReader { prefix, step, header: [0; PREFIX_LEN_MAX], position: 0, start: 0, body_len: 0 }
     }
 
-    /// Examines received bytes up to the end of the next message; `None`: more bytes are needed. An error is returned by
-    /// every later call.
+    /// Examines received bytes up to the end of the next message; `None`: more bytes are needed. An error is
+    /// returned by every later call.
     pub fn next<'a, I>(
         &mut self,
         input: &mut Cursor<'a, I>,

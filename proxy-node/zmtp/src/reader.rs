@@ -126,7 +126,8 @@ impl FrameReader {
         }
     }
 
-    /// Where the frame of a message starts that has begun, at position `position`, but is not yet part of the message.
+    /// Where the frame of a message starts that has begun, at position `position`, but is not yet part of the
+    /// message.
     pub fn pending_start(&self, position: u64) -> Option<u64> {
         match self.step {
             Step::Header => (self.header.have() > 0).then(|| position - self.header.have() as u64),

@@ -3,8 +3,8 @@
 //! ```text
 //!  [Header] ──▶ [Prefix] name, nonce, authenticator ──▶ [Text] flags and body ──▶ decrypted in place ──▶ [Header]
 //! ```
-//! The encrypted bytes are copied from the stream to the connection's buffer, behind the bodies that the message already
-//! has, and decrypted there. Commands and topics are copied on to the command buffer.
+//! The encrypted bytes are copied from the stream to the connection's buffer, behind the bodies that the
+//! message already has, and decrypted there. Commands and topics are copied on to the command buffer.
 
 use crate::command::CommandBuffer;
 use crate::config::Config;
@@ -104,7 +104,8 @@ impl SealedReader {
         }
         let text_len = header.body_len.checked_sub(MESSAGE_PREFIX_LEN as u64).filter(|len| *len > 0);
         let text_len = text_len.ok_or(ZmtpError::Malformed { what: "MESSAGE", at: input.position() })?;
-        // Whether it is a command or a frame of the message is known after decryption; the buffer has room for either.
+        // Whether it is a command or a frame of the message is known after decryption; the buffer has room
+        // for either.
         let body_len = text_len - 1;
         if body_len > command.len_max() as u64 {
             message.admit(at, body_len, config.local.refuses_alone())?;

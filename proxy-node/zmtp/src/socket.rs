@@ -68,9 +68,11 @@ pub enum LocalType {
     Pull,
     Rep,
     Router,
-    /// XSUB to publishers, XPUB to subscribers and ROUTER to those who ask, on one listener (the two sides of a forwarder, and its control).
+    /// XSUB to publishers, XPUB to subscribers and ROUTER to those who ask, on one listener (the two sides of
+    /// a forwarder, and its control).
     Forwarder,
-    /// PULL to pushers, PUSH to pullers and ROUTER to those who ask, on one listener (the two sides of a streamer, and its control).
+    /// PULL to pushers, PUSH to pullers and ROUTER to those who ask, on one listener (the two sides of a
+    /// streamer, and its control).
     Streamer,
 }
 
@@ -90,7 +92,8 @@ impl LocalType {
         }
     }
 
-    /// Returns the type as peers know it; of a local type with two sides, that of the side which receives messages.
+    /// Returns the type as peers know it; of a local type with two sides, that of the side which receives
+    /// messages.
     pub const fn socket_type(self) -> SocketType {
         match self {
             LocalType::Pub => SocketType::Pub,
@@ -133,13 +136,15 @@ impl LocalType {
         matches!(self, LocalType::Pub | LocalType::Xpub)
     }
 
-    /// Returns whether a message of too many frames, or whose frames are too long together, is refused without its connection: what peers
-    /// send before and after it is not lost. A peer that waits for an answer learns by the end of its connection that there is none.
+    /// Returns whether a message of too many frames, or whose frames are too long together, is refused
+    /// without its connection: what peers send before and after it is not lost. A peer that waits for an
+    /// answer learns by the end of its connection that there is none.
     pub const fn refuses_alone(self) -> bool {
         !matches!(self, LocalType::Rep | LocalType::Router)
     }
 
-    /// Returns whether the socket receives messages; those of peers that send nevertheless are dropped and counted.
+    /// Returns whether the socket receives messages; those of peers that send nevertheless are dropped and
+    /// counted.
     pub const fn receives(self) -> bool {
         !matches!(self, LocalType::Pub | LocalType::Push)
     }

@@ -1,4 +1,5 @@
-//! After its handshake a connection allocates nothing: not for messages, subscriptions, heartbeats or encryption.
+//! After its handshake a connection allocates nothing: not for messages, subscriptions, heartbeats or
+//! encryption.
 #![allow(clippy::unwrap_used, reason = "an unwrap that fails is a failed test")]
 
 mod common;

@@ -13,7 +13,8 @@ use csp_zmtp::{
     sealed_len,
 };
 
-// Computed with libsodium 1.0.18 (crypto_box_easy) for the keys below: what the client sends and what the server answers.
+// Computed with libsodium 1.0.18 (crypto_box_easy) for the keys below: what the client sends and what the
+// server answers.
 const HELLO: &str =
     "04c80548454c4c4f01000000000000000000000000000000000000000000000000000000000000000000000000000000
     000000000000000000000000000000000000000000000000000000000000000000005dfedd3b6bd47f6fa28ee15d969d

@@ -18,7 +18,8 @@ fn config(local: LocalType) -> Config {
     }
 }
 
-/// Feeds `bytes` whole and byte by byte to a connection; both must end in `expected`, counted once by `counter`.
+/// Feeds `bytes` whole and byte by byte to a connection; both must end in `expected`, counted once by
+/// `counter`.
 fn check(local: LocalType, bytes: &[u8], expected: ZmtpError, counter: fn(&Counters) -> u64) {
     for step in [bytes.len(), 1] {
         let mut server = Server::null(config(local));
@@ -148,7 +149,8 @@ fn bounds_hold_before_the_bytes_arrive() {
     check(LocalType::Pull, &bytes, too_long(Excess::Message, at, huge, 1000), |c| c.failed_message_too_long);
     let (bytes, at) = after("PUSH", &[&[6][..], &huge.to_be_bytes()].concat());
     check(LocalType::Pull, &bytes, too_long(Excess::Command, at, huge, 200), |c| c.failed_command_too_long);
-    // The frames of a message together, and their number: of a request. Of others they cost the message alone.
+    // The frames of a message together, and their number: of a request. Of others they cost the message
+    // alone.
     let (bytes, at) = after("REQ", &[frame(1, &[0; 200]), frame(1, &[0; 800]), vec![0, 1]].concat());
     let error = too_long(Excess::Message, at + 202 + 809, 1001, 1000);
     check(LocalType::Router, &bytes, error, |c| c.failed_message_too_long);

@@ -356,7 +356,8 @@ fn a_pull_does_not_connect_to_a_pub() {
     let end = server.accept().end();
     let expected = |error| matches!(error, ZmtpError::SocketType { peer: SocketType::Pull, .. });
     assert!(matches!(end, End::Failed(error) if expected(error)), "{end:?}");
-    // libzmq reports the reasons of ERROR that are status codes of ZAP, and otherwise the end of the connection.
+    // libzmq reports the reasons of ERROR that are status codes of ZAP, and otherwise the end of the
+    // connection.
     let lines = program.finish();
     assert!(lines[0].starts_with("EVENT_DISCONNECTED"), "{lines:?}");
 }

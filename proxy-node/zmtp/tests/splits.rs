@@ -1,5 +1,6 @@
-//! Whatever the slices in which a stream arrives, its items are the same; whatever byte is damaged, the outcome is an error
-//! or items, and the same for every split. A failing case prints its input and is stored by proptest.
+//! Whatever the slices in which a stream arrives, its items are the same; whatever byte is damaged, the
+//! outcome is an error or items, and the same for every split. A failing case prints its input and is stored
+//! by proptest.
 #![allow(clippy::unwrap_used, reason = "an unwrap that fails is a failed test")]
 
 mod common;

@@ -5,7 +5,8 @@
 //! static ALLOCATOR: csp_support::allocation::Counting = csp_support::allocation::Counting;
 //! ```
 //!
-//! Counts are of the thread that asks, since the test harness has threads of its own, or of the process, for what has several.
+//! Counts are of the thread that asks, since the test harness has threads of its own, or of the process, for
+//! what has several.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -29,8 +30,8 @@ pub fn count() -> u64 {
     COUNT.get()
 }
 
-/// Runs `work`, and returns its result, the number of its allocations, and the most bytes that it held at one time beyond those held
-/// before, in this thread.
+/// Runs `work`, and returns its result, the number of its allocations, and the most bytes that it held at one
+/// time beyond those held before, in this thread.
 pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, u64, i64) {
     let before = (count(), HELD.get());
     MOST_HELD.set(before.1);
@@ -66,7 +67,8 @@ pub fn process_held() -> i64 {
     PROCESS_HELD.load(Ordering::Relaxed)
 }
 
-// SAFETY: every call is forwarded to the system's allocator with unchanged arguments, so its guarantees hold here too.
+// SAFETY: every call is forwarded to the system's allocator with unchanged arguments, so its guarantees hold
+// here too.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.set(COUNT.get() + 1);

@@ -1,4 +1,5 @@
-//! Real clusters of etcd on loopback, whose members a test stops, kills, wipes and puts back to an earlier state.
+//! Real clusters of etcd on loopback, whose members a test stops, kills, wipes and puts back to an earlier
+//! state.
 //!
 //! They speak plain HTTP without authentication. A member dies with the thread that started it.
 #![allow(clippy::disallowed_types, reason = "asks etcd over HTTP")]
@@ -17,16 +18,16 @@ pub const ETCD: &str = "/usr/bin/etcd";
 /// How long a member may take to serve, or to end: generous, as machines that run tests are slow.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Returns a loopback address whose port is free: none that the system gives to outgoing connections, as one of those
-/// could take it before a server does.
+/// Returns a loopback address whose port is free: none that the system gives to outgoing connections, as one
+/// of those could take it before a server does.
 #[must_use]
 pub fn free_address() -> SocketAddr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
         let offset = std::process::id().wrapping_mul(17).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         let address = SocketAddr::from(([127, 0, 0, 1], 20_000 + (offset % 10_000) as u16));
-        // Not by listening there: a program that another test starts at this moment would have a copy of the socket for a while, and accept
-        // connections by it.
+        // Not by listening there: a program that another test starts at this moment would have a copy of the
+        // socket for a while, and accept connections by it.
         if TcpStream::connect(address).is_err() {
             return address;
         }
@@ -51,8 +52,8 @@ struct Member {
 }
 
 impl EtcdCluster {
-    /// Starts a cluster of `count` members with further `arguments`, and waits until it serves. Returns `None`, and the
-    /// calling test is skipped, where etcd is not installed.
+    /// Starts a cluster of `count` members with further `arguments`, and waits until it serves. Returns
+    /// `None`, and the calling test is skipped, where etcd is not installed.
     ///
     /// # Panics
     /// When etcd does not start.
@@ -179,7 +180,8 @@ impl EtcdCluster {
         copy(&self.members[at].data, &self.directory.join(name));
     }
 
-    /// Replaces the data of member `at`, which must not run, by that of a copy made by [`back_up`](Self::back_up).
+    /// Replaces the data of member `at`, which must not run, by that of a copy made by
+    /// [`back_up`](Self::back_up).
     pub fn put_back(&self, at: usize, name: &str) {
         self.wipe(at);
         copy(&self.directory.join(name), &self.members[at].data);

@@ -1,4 +1,5 @@
-//! Helpers for the tests of several crates. Only tests depend on this crate, by `[dev-dependencies]` or from `tests/`.
+//! Helpers for the tests of several crates. Only tests depend on this crate, by `[dev-dependencies]` or from
+//! `tests/`.
 
 pub mod allocation;
 mod bpf;

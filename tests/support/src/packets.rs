@@ -32,7 +32,8 @@ pub fn tcp_packet(source: Ipv4Addr, destination: Ipv4Addr, tcp: &Repr, payload: 
     packet
 }
 
-/// Returns the record of the tunnel that carries a whole packet of a flow whose label the network node does not know.
+/// Returns the record of the tunnel that carries a whole packet of a flow whose label the network node does
+/// not know.
 #[must_use]
 pub fn record(flags: Flags, packet: &[u8]) -> Record<'_> {
     Record {

@@ -1,8 +1,8 @@
 //! Requirements of tests: programs and privileges that a machine may lack.
 //!
-//! On a developer's machine a test whose requirement is missing prints a note and passes. CI sets `CSP_NO_SKIP=1`; the
-//! test then fails, so that every test that CI reports as passed has run. A test that CI can never run (it needs an RDMA
-//! device, or KVM) is `#[ignore]`d instead and has its own make target.
+//! On a developer's machine a test whose requirement is missing prints a note and passes. CI sets
+//! `CSP_NO_SKIP=1`; the test then fails, so that every test that CI reports as passed has run. A test that CI
+//! can never run (it needs an RDMA device, or KVM) is `#[ignore]`d instead and has its own make target.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -13,8 +13,8 @@ use std::path::Path;
 /// The environment variable that turns skips into failures.
 const NO_SKIP: &str = "CSP_NO_SKIP";
 
-/// Reports that the calling test does not run on this machine, for `reason`. The caller returns afterwards. The line reaches
-/// standard error although the test passes: the harness holds back what `eprintln!` prints.
+/// Reports that the calling test does not run on this machine, for `reason`. The caller returns afterwards.
+/// The line reaches standard error although the test passes: the harness holds back what `eprintln!` prints.
 ///
 /// # Panics
 /// When `CSP_NO_SKIP=1`.
@@ -25,8 +25,8 @@ pub fn skip(reason: impl Display) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {reason}");
 }
 
-/// Whether `program`, a path or a name on PATH, is installed; skips the calling test otherwise and names the Debian
-/// `package` that has it.
+/// Whether `program`, a path or a name on PATH, is installed; skips the calling test otherwise and names the
+/// Debian `package` that has it.
 ///
 /// # Panics
 /// When the program is missing and `CSP_NO_SKIP=1`.

@@ -35,8 +35,8 @@ impl<'o> Printer<'o> {
         self.raw("}")
     }
 
-    /// The members of a record, each after a comma but for the first if there is none before it. Returns the bytes behind
-    /// the record: each member begins where the one before it was found to end.
+    /// The members of a record, each after a comma but for the first if there is none before it. Returns the
+    /// bytes behind the record: each member begins where the one before it was found to end.
     fn record<'b>(
         &mut self,
         record: &Record<'_, 'b>,

@@ -1,5 +1,5 @@
-//! Bytes as JSON text and back. Bytes that are no text in their encoding are an object with their Base64, so that every
-//! message can be printed and nothing is lost.
+//! Bytes as JSON text and back. Bytes that are no text in their encoding are an object with their Base64, so
+//! that every message can be printed and nothing is lost.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -1,5 +1,5 @@
-//! An XML element with checked attributes. Attributes that SBE does not define, and those that do not matter here
-//! (descriptions, semantic types), are not looked at.
+//! An XML element with checked attributes. Attributes that SBE does not define, and those that do not matter
+//! here (descriptions, semantic types), are not looked at.
 
 use core::str::FromStr;
 

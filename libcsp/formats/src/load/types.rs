@@ -19,7 +19,8 @@ pub(super) struct Types<'a, 'x> {
     resolved: HashMap<Name, Type>,
     /// Declared types that are being resolved, each within the one before it.
     active: Vec<&'a str>,
-    /// Composites that are being read, each within the one before it; those within an element are not in `active`.
+    /// Composites that are being read, each within the one before it; those within an element are not in
+    /// `active`.
     depth: usize,
 }
 
@@ -221,7 +222,8 @@ impl<'a, 'x> Types<'a, 'x> {
     }
 }
 
-/// The type of a composite's member. `varData` behind a `length` has any length, also where the schema does not say `length="0"`.
+/// The type of a composite's member. `varData` behind a `length` has any length, also where the schema does
+/// not say `length="0"`.
 fn var_data(element: Element<'_, '_>, kind: Type, before: &[Field]) -> Type {
     match kind {
         Type::Encoded(encoded)

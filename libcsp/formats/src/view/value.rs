@@ -127,7 +127,8 @@ impl<'b> BlockView<'b> {
 }
 
 impl<'b> Array<'b> {
-    /// The bytes, if a field of that type has as many of the same primitive type and order: they can be copied.
+    /// The bytes, if a field of that type has as many of the same primitive type and order: they can be
+    /// copied.
     pub(crate) fn as_written(&self, field: &Field, order: ByteOrder) -> Option<Bytes<'b>> {
         let Type::Encoded(encoded) = &field.kind else { return None };
         let same = encoded.primitive == self.primitive && order == self.order && field.constant.is_none();

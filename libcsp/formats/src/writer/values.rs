@@ -6,11 +6,12 @@ use crate::types::{Constant, Encoded, EnumType, Field, Presence, SetType, Type};
 use crate::view::{BlockView, Value};
 
 impl Writer<'_, '_> {
-    /// Sets a number, a character, an enumeration's number or a set's bits. Integers of any type are accepted where they
-    /// fit.
+    /// Sets a number, a character, an enumeration's number or a set's bits. Integers of any type are accepted
+    /// where they fit.
     ///
     /// # Errors
-    /// The number does not fit, is outside the schema's range, or stands for null; or the field is of another type.
+    /// The number does not fit, is outside the schema's range, or stands for null; or the field is of another
+    /// type.
     pub fn scalar(&mut self, field: &Field, number: impl Into<Scalar>) -> Result<(), WriteError> {
         let number = number.into();
         if let Some(constant) = &field.constant {
@@ -91,8 +92,8 @@ impl Writer<'_, '_> {
         Ok(())
     }
 
-    /// Sets a number to that of a field of another message by its bytes. Returns whether that is possible: both are of one type and byte order,
-    /// and its writer knew the field.
+    /// Sets a number to that of a field of another message by its bytes. Returns whether that is possible:
+    /// both are of one type and byte order, and its writer knew the field.
     ///
     /// # Errors
     /// The field does not lie in the current block.

@@ -4,8 +4,8 @@
 //!   | free, first, last, count, fresh | buckets | slots: hash, window, rows, links, source, lengths | aggregates | kept rows |
 //! ```
 //!
-//! Groups are found by hash, and stand in one list: windows of time by their begin and then as they came, windows of rows by their last use.
-//! A block of zeros has no groups.
+//! Groups are found by hash, and stand in one list: windows of time by their begin and then as they came,
+//! windows of rows by their last use. A block of zeros has no groups.
 
 use crate::cells::{bytes_at, i64_at, put_i64, put_u32, put_u64, u32_at, u64_at};
 use csp_queries::{ACCUMULATOR_LEN, Accumulator};

@@ -1,4 +1,5 @@
-//! Hashes of keys. Values that are equal have equal hashes, whole and floating-point numbers included, however they were read.
+//! Hashes of keys. Values that are equal have equal hashes, whole and floating-point numbers included,
+//! however they were read.
 
 use csp_formats::Cell;
 use csp_queries::{Datum, Text};

@@ -1,7 +1,7 @@
 //! Rows of two channels that are equal in some columns and close in time.
 //!
-//! A row meets the rows of the other side that came before it, and then waits for those that come after. It waits until no row of the other
-//! side can be close enough any more, or until it has to give way.
+//! A row meets the rows of the other side that came before it, and then waits for those that come after. It
+//! waits until no row of the other side can be close enough any more, or until it has to give way.
 
 use std::sync::Arc;
 
@@ -397,7 +397,8 @@ impl Join {
 }
 
 impl Program {
-    /// Header and block of rows of both sides that meet. The inner `None`: they do not; the outer one: they have to be viewed.
+    /// Header and block of rows of both sides that meet. The inner `None`: they do not; the outer one: they
+    /// have to be viewed.
     #[inline]
     fn meet<'v>(&self, [first, second]: [&'v [u8]; 2]) -> Option<Option<[&'v [u8]; 2]>> {
         let rows = [self.fixed[0].of(first, first.len())?, self.fixed[1].of(second, second.len())?];

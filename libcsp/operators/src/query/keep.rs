@@ -58,7 +58,8 @@ impl Keep {
         self.cut(into, wanted, len).ok_or((Counter::Invalid, INVALID))
     }
 
-    /// Copies what is kept of a message that was kept by another. Returns its length; `None`: it does not fit.
+    /// Copies what is kept of a message that was kept by another. Returns its length; `None`: it does not
+    /// fit.
     pub fn again(&self, from: &[u8], into: &mut [u8]) -> Option<usize> {
         let wanted = self.len_max().unwrap_or(from.len()).min(from.len());
         into.get_mut(..wanted)?.copy_from_slice(&from[..wanted]);

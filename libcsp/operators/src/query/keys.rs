@@ -50,8 +50,8 @@ impl Keys {
         self.0.is_empty()
     }
 
-    /// Adds the keys of rows, one of each source, to a hash, and puts those that are cells where there is room. Returns whether one is null.
-    /// `None`: a row has to be viewed.
+    /// Adds the keys of rows, one of each source, to a hash, and puts those that are cells where there is
+    /// room. Returns whether one is null. `None`: a row has to be viewed.
     #[inline]
     pub fn hash(&self, rows: &[&[u8]], hash: &mut Hash, cells: &mut [Cell]) -> Option<bool> {
         let (mut has_null, mut cells) = (false, cells.iter_mut());
@@ -79,7 +79,8 @@ impl Keys {
         Some(has_null)
     }
 
-    /// Whether rows have the keys of other rows, which are cells or bytes. If not, their values can still be equal: they have to be viewed.
+    /// Whether rows have the keys of other rows, which are cells or bytes. If not, their values can still be
+    /// equal: they have to be viewed.
     #[inline]
     pub fn are_same(&self, (cells, left): (&[Cell], &[&[u8]]), right: &[&[u8]]) -> bool {
         let mut cells = cells.iter();

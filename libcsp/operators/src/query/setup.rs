@@ -51,9 +51,11 @@ pub struct Limits {
     pub group_bytes: u32,
     /// Longest result in bytes; at most [`ROW_LEN_MAX`].
     pub result_len: u32,
-    /// Time without messages after which a source is not waited for. While all sources are silent time stands still.
+    /// Time without messages after which a source is not waited for. While all sources are silent time stands
+    /// still.
     pub idle: Option<Duration>,
-    /// Time without a message of any source after which the windows that are open close; rows of them that come later are late. `None`: they wait.
+    /// Time without a message of any source after which the windows that are open close; rows of them that
+    /// come later are late. `None`: they wait.
     pub flush: Option<Duration>,
     /// Determines the hash of keys. Publishers should not know it.
     pub seed: u64,

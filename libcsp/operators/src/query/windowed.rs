@@ -17,7 +17,8 @@ use crate::formats::view;
 use crate::input::Body;
 use crate::row::{INVALID, ROW_LEN_MAX, Room, give_up, problem, room};
 
-/// How much later than its end a window of arrival time is closed by the timer: messages that arrived before it may still be in queues.
+/// How much later than its end a window of arrival time is closed by the timer: messages that arrived before
+/// it may still be in queues.
 pub const ARRIVAL_GRACE: Duration = Duration::from_millis(100);
 /// How often the timer looks for windows to close.
 pub(crate) const PERIOD: Duration = Duration::from_millis(50);
@@ -85,7 +86,8 @@ pub(super) struct Closing {
     pub windows: Windows,
     pub output: FormatId,
     pub out: Room,
-    /// A call with a message had no room. Until it is repeated the timer closes nothing, so that what was emitted is what is repeated.
+    /// A call with a message had no room. Until it is repeated the timer closes nothing, so that what was
+    /// emitted is what is repeated.
     pub interrupted: bool,
 }
 
@@ -156,7 +158,8 @@ impl Closing {
         }
     }
 
-    /// Adds a row to the windows of its time that are open. What went wrong in one of several is counted once.
+    /// Adds a row to the windows of its time that are open. What went wrong in one of several is counted
+    /// once.
     pub fn add_timed(&self, state: &mut State, row: &Read<'_>, closed: i64) -> Option<Counter> {
         let (length, every) = self.windows.lengths()?;
         if row.begin.saturating_add(length) <= closed {
@@ -332,7 +335,8 @@ impl Windowed {
         Ok(())
     }
 
-    /// The group of a window of time that a row goes into, if that can be said without its bytes; 0: it cannot.
+    /// The group of a window of time that a row goes into, if that can be said without its bytes; 0: it
+    /// cannot.
     #[inline]
     fn known(&self, call: &mut Call<'_>, stream: usize, seen: Seen) -> u32 {
         let windows = &self.closing.windows;
@@ -414,8 +418,8 @@ fn timed(
     })
 }
 
-/// Closes windows of arrival time that have ended, those of event time that the sources that are not silent have passed, and all of them after
-/// a longer silence of every source if the limits say so.
+/// Closes windows of arrival time that have ended, those of event time that the sources that are not silent
+/// have passed, and all of them after a longer silence of every source if the limits say so.
 pub(super) fn close_by_timer(
     tick: &mut Tick<'_>,
     times: &Times,

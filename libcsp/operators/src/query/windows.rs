@@ -1,6 +1,7 @@
 //! Windows: rows are grouped and summed up, and a group's result is emitted when its window closes.
 //!
-//! Rows come from one plan, from the pairs of a join, or from several plans whose results have one format (merged streams).
+//! Rows come from one plan, from the pairs of a join, or from several plans whose results have one format
+//! (merged streams).
 
 use std::sync::Arc;
 
@@ -129,7 +130,8 @@ impl Windows {
         Ok(Windows { keeps, programs, groups, kind, unit, seed: limits.seed, plans })
     }
 
-    /// Reads what rows, header and block of each source, are grouped by and what aggregates are given. `None`: they have to be viewed.
+    /// Reads what rows, header and block of each source, are grouped by and what aggregates are given.
+    /// `None`: they have to be viewed.
     #[inline]
     pub fn read_fixed(&self, plan: usize, rows: &[&[u8]], values: &mut Values) -> Option<u64> {
         let program = &self.programs[plan];
@@ -213,7 +215,8 @@ impl Windows {
         Ok(group)
     }
 
-    /// The group of a row that was read at fixed places, found without its bytes; 0: there is none, or the bytes have to be compared.
+    /// The group of a row that was read at fixed places, found without its bytes; 0: there is none, or the
+    /// bytes have to be compared.
     #[inline]
     pub fn find_fixed(&self, block: &[u8], row: &Read<'_>, hash: u64) -> u32 {
         let mut group = self.groups.of_hash(block, hash);
@@ -426,7 +429,8 @@ fn emit<'v>(
     plan.emit(records, results, out).map(Some)
 }
 
-/// What groups keep of the rows of a plan: what they are grouped by, and so all that results read beside aggregates.
+/// What groups keep of the rows of a plan: what they are grouped by, and so all that results read beside
+/// aggregates.
 fn keeps(plan: &Plan) -> [Option<Keep>; 2] {
     if plan.group_by.is_empty() {
         return [None; 2];

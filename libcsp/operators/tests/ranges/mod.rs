@@ -1,4 +1,5 @@
-//! Conditions that are ranges of fields: they accept what queries accept, however a record lies in memory and whatever is in it.
+//! Conditions that are ranges of fields: they accept what queries accept, however a record lies in memory and
+//! whatever is in it.
 
 use csp_formats::Fixed;
 use csp_messages::{FieldReader, FlowFields};
@@ -119,7 +120,8 @@ fn records_that_lack_a_field_or_are_no_records_belong_to_no_flow() {
             assert_eq!(flow != FlowId::DEFAULT, len >= block, "{len} of {} bytes", whole.len());
         }
     }
-    // The header decides: another template, another schema, a block that ends before the field, an older version.
+    // The header decides: another template, another schema, a block that ends before the field, an older
+    // version.
     let is_none = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = whole.clone();
         change(&mut bytes);

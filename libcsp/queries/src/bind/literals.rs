@@ -28,7 +28,8 @@ pub(super) fn text(text: &str) -> (Expr, Kind) {
     (Expr::Literal(Literal::Text(text.as_bytes().into())), Kind::Text(Charset::Utf8))
 }
 
-/// Converts a text literal to what it is compared with: the number of an enumeration's value, or the column's encoding.
+/// Converts a text literal to what it is compared with: the number of an enumeration's value, or the column's
+/// encoding.
 pub(super) fn coerce(bound: &mut Bound, other: &Kind) -> Result<(), QueryError> {
     let Expr::Literal(Literal::Text(bytes)) = &bound.expr else { return Ok(()) };
     let text = core::str::from_utf8(bytes).unwrap_or_default();

@@ -43,7 +43,8 @@ pub enum How {
     NotNull(Load),
 }
 
-/// An expression and where its value goes. A value that is null, or the least number, leaves there what an empty row has.
+/// An expression and where its value goes. A value that is null, or the least number, leaves there what an
+/// empty row has.
 #[derive(Clone, Debug)]
 pub struct Computed {
     /// The expression.
@@ -86,7 +87,8 @@ struct Origin {
 }
 
 impl Image {
-    /// How header and root block of a plan's results are written. `None`: they have a value that has to be looked at.
+    /// How header and root block of a plan's results are written. `None`: they have a value that has to be
+    /// looked at.
     #[must_use]
     pub fn new(plan: &Plan) -> Option<Self> {
         let schema = &plan.derived.schema;
@@ -133,8 +135,8 @@ impl Image {
         &self.computed
     }
 
-    /// Writes header and root block of the result of rows, each header and block of a source's message, and returns their length. `None`: the
-    /// buffer is too small, or a value has to be looked at.
+    /// Writes header and root block of the result of rows, each header and block of a source's message, and
+    /// returns their length. `None`: the buffer is too small, or a value has to be looked at.
     #[must_use]
     #[inline]
     pub fn emit(&self, rows: &[&[u8]], out: &mut [u8]) -> Option<usize> {

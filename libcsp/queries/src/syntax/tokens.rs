@@ -1,4 +1,5 @@
-//! Words, numbers, texts and signs of a query. What the language does not have is no token: it is refused here, before anything is parsed.
+//! Words, numbers, texts and signs of a query. What the language does not have is no token: it is refused
+//! here, before anything is parsed.
 
 use crate::error::{Position, QueryError, QueryProblem};
 

@@ -1,4 +1,5 @@
-//! A query as it is written. The tree has what the language has and no more: a part that is read is bound, or does not compile.
+//! A query as it is written. The tree has what the language has and no more: a part that is read is bound, or
+//! does not compile.
 
 use crate::error::Position;
 

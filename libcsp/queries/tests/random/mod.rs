@@ -1,4 +1,5 @@
-//! Random formats, queries over them, and messages, for tests that compare one way of computing results with another.
+//! Random formats, queries over them, and messages, for tests that compare one way of computing results with
+//! another.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::fmt::Write as _;

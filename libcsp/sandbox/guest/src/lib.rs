@@ -18,11 +18,11 @@
 //! ```
 //! Packet plug-ins are another kind of module: [`packet`].
 //!
-//! The crate is `no_std` and allocates nothing. Build with `--target wasm32-unknown-unknown`, as a `cdylib`. On other targets it builds,
-//! so that it can be checked there, and its imports return that there is nothing.
+//! The crate is `no_std` and allocates nothing. Build with `--target wasm32-unknown-unknown`, as a `cdylib`.
+//! On other targets it builds, so that it can be checked there, and its imports return that there is nothing.
 //!
-//! **Unsafe code.** Calls of imports, and the module's only mutable value: `export!` and [`Cell`] are correct because a module has one
-//! thread and is not entered while it runs. What runs here runs inside the sandbox.
+//! **Unsafe code.** Calls of imports, and the module's only mutable value: `export!` and [`Cell`] are correct
+//! because a module has one thread and is not entered while it runs. What runs here runs inside the sandbox.
 #![no_std]
 #![deny(clippy::undocumented_unsafe_blocks)]
 
@@ -34,7 +34,8 @@ use core::cell::UnsafeCell;
 /// Why a call ends early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// An output has no room: the handler has changed no state in this call, and is called again with the same.
+    /// An output has no room: the handler has changed no state in this call, and is called again with the
+    /// same.
     Full,
     /// The handler gives the message up, with a number of its own of 2 or more.
     GiveUp(i32),
@@ -285,7 +286,8 @@ impl<T: Default> Cell<T> {
         Cell(UnsafeCell::new(None))
     }
 
-    /// Uses the value. Only `export!` calls this, once in each exported function, which the host does not enter while one runs.
+    /// Uses the value. Only `export!` calls this, once in each exported function, which the host does not
+    /// enter while one runs.
     pub fn with<R>(&self, run: impl FnOnce(&mut T) -> R) -> R {
         // SAFETY: no other reference lives: see above.
         let slot = unsafe { &mut *self.0.get() };
@@ -322,7 +324,8 @@ impl<const N: usize> Buffer<N> {
     /// Returns its bytes.
     #[must_use]
     pub fn bytes(&'static self) -> &'static [u8] {
-        // SAFETY: the host writes only while no exported function runs, and what holds these bytes ends with the function.
+        // SAFETY: the host writes only while no exported function runs, and what holds these bytes ends with
+        // the function.
         unsafe { &*self.0.get() }
     }
 }

@@ -49,7 +49,8 @@ impl Verdict {
     }
 }
 
-/// What the host knows of a packet: `struct csp_packet` of the ABI. Places are bytes from the start of the frame.
+/// What the host knows of a packet: `struct csp_packet` of the ABI. Places are bytes from the start of the
+/// frame.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Head {
@@ -102,13 +103,15 @@ impl Packet {
         self.frame.get(..self.head.captured.min(self.head.len) as usize).unwrap_or(&[])
     }
 
-    /// Returns the frame to be changed: it is copied back. Checksums are the caller's; see [`store`](Self::store).
+    /// Returns the frame to be changed: it is copied back. Checksums are the caller's; see
+    /// [`store`](Self::store).
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.changed = true;
         self.frame.get_mut(..self.head.captured.min(self.head.len) as usize).unwrap_or(&mut [])
     }
 
-    /// Changes the frame's length; what is new holds what the buffer held. Returns false if it may not have this length.
+    /// Changes the frame's length; what is new holds what the buffer held. Returns false if it may not have
+    /// this length.
     pub fn resize(&mut self, len: usize) -> bool {
         let may = self.head.flags & 2 != 0 && self.head.captured == self.head.len;
         if !may || len < 14 || len > self.head.room as usize || len > self.frame.len() {
@@ -137,8 +140,9 @@ impl Packet {
         Some(start..end)
     }
 
-    /// Changes a byte behind the start of the transport header, and the transport checksum with it (RFC 1624). A checksum that the device
-    /// completes, and that of UDP over IPv4 which is absent, stay. Returns false, and changes nothing, if there is no such byte.
+    /// Changes a byte behind the start of the transport header, and the transport checksum with it (RFC
+    /// 1624). A checksum that the device completes, and that of UDP over IPv4 which is absent, stay. Returns
+    /// false, and changes nothing, if there is no such byte.
     pub fn store(&mut self, at: usize, byte: u8) -> bool {
         let Head { transport, version, protocol, flags, .. } = *self.head;
         let transport = transport as usize;
@@ -237,8 +241,8 @@ impl<const N: usize> PacketBuffer<N> {
         self.head.get() as usize
     }
 
-    /// Has a filter process the packet in the buffer. Returns the number of the ABI. Only `export_packet!` calls this, once in the
-    /// exported function, which the host does not enter while it runs.
+    /// Has a filter process the packet in the buffer. Returns the number of the ABI. Only `export_packet!`
+    /// calls this, once in the exported function, which the host does not enter while it runs.
     pub fn process(&'static self, filter: &mut impl Filter) -> i32 {
         // SAFETY: no other reference to the buffer lives: see above.
         let (head, frame) = unsafe { (&mut *self.head.get(), &mut *self.frame.get()) };
@@ -269,7 +273,8 @@ pub struct PacketDeclaration {
     pub reserved: [u32; 2],
 }
 
-/// Exports a filter: its type, the longest start of a frame that it looks at in bytes, and its number of outputs.
+/// Exports a filter: its type, the longest start of a frame that it looks at in bytes, and its number of
+/// outputs.
 #[macro_export]
 macro_rules! export_packet {
     ($filter:ty, buffer: $len:expr, outputs: $outputs:expr) => {

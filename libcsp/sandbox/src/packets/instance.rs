@@ -85,8 +85,8 @@ impl Instance {
         Ok(Err(guest.why_refused(code)))
     }
 
-    /// Processes a packet: copies it into the buffer, calls the module, and copies back what it has changed. Returns what it wants done, and
-    /// the fuel of the call. A packet on which it is stopped is as it was.
+    /// Processes a packet: copies it into the buffer, calls the module, and copies back what it has changed.
+    /// Returns what it wants done, and the fuel of the call. A packet on which it is stopped is as it was.
     #[inline]
     pub fn process(&mut self, now: Instant, packet: &mut Packet<'_>) -> Result<(Wanted, u64), Stopped> {
         let (at, buffer_len) = self.declared.buffer;

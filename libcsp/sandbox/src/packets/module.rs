@@ -33,7 +33,8 @@ pub struct PacketModule {
 impl PacketModule {
     /// Checks and compiles a module, and starts it once to read what it declares.
     ///
-    /// This takes milliseconds to seconds of the calling thread, by the module's length: daemons call it on a background thread.
+    /// This takes milliseconds to seconds of the calling thread, by the module's length: daemons call it on a
+    /// background thread.
     ///
     /// # Errors
     /// What is wrong with the module.

@@ -13,7 +13,8 @@ use crate::report::Report;
 use crate::stopped::{Reason, Stopped};
 use crate::supervisor::{Backoff, Finally, Gate, StopPolicy, Supervisor};
 
-/// A module is restarted for as long as it is in the graph, at most every 30 s; meanwhile the rule's fallback applies.
+/// A module is restarted for as long as it is in the graph, at most every 30 s; meanwhile the rule's fallback
+/// applies.
 const ON_STOP: StopPolicy = StopPolicy::Restart(BACKOFF, Finally::PassBy);
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(100),
@@ -48,8 +49,8 @@ pub struct PacketPlugin {
 }
 
 impl PacketPlugin {
-    /// Reserves memory, starts an instance, and sets its parameters (setting `parameters`). This takes tens of microseconds of the calling
-    /// thread, which is a control thread.
+    /// Reserves memory, starts an instance, and sets its parameters (setting `parameters`). This takes tens
+    /// of microseconds of the calling thread, which is a control thread.
     ///
     /// # Errors
     /// When there is no room, the module is stopped, or it refuses its parameters.
@@ -145,8 +146,8 @@ impl Plugin for PacketPlugin {
     fn configure(&mut self, settings: &Settings) -> Result<(), PluginError> {
         self.parameters = parameters(settings)?;
         let Some(instance) = &mut self.instance else { return Ok(()) };
-        // The policy's check has found that a new instance accepts them: one that does not, for what it has come to be, is replaced by a
-        // new one at the next packet.
+        // The policy's check has found that a new instance accepts them: one that does not, for what it has
+        // come to be, is replaced by a new one at the next packet.
         let result = match instance.configure(&self.parameters) {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(why)) => Err(PluginError::Supplied(format!("parameters: {why}"))),

@@ -1,4 +1,5 @@
-//! Builds modules from source as their authors would: Rust for wasm32-unknown-unknown, C with clang and wasm-ld.
+//! Builds modules from source as their authors would: Rust for wasm32-unknown-unknown, C with clang and
+//! wasm-ld.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -61,7 +62,8 @@ pub fn rust(source: &Path, memory_max: u32) -> Vec<u8> {
     std::fs::read(module).unwrap()
 }
 
-/// Builds a module of C, whose memory may grow to so many bytes. The linker is wasm-ld of the package lld, or the same one as it comes with Rust.
+/// Builds a module of C, whose memory may grow to so many bytes. The linker is wasm-ld of the package lld, or
+/// the same one as it comes with Rust.
 pub fn c(source: &Path, memory_max: u32) -> Option<Vec<u8>> {
     if !csp_support::installed("clang", "clang") {
         return None;

@@ -1,6 +1,8 @@
-//! The Control Manager: checks a path before it is activated. [`replace`](super::replace) puts it in place of others.
+//! The Control Manager: checks a path before it is activated. [`replace`](super::replace) puts it in place of
+//! others.
 //!
-//! A path that a handler has *ended* stays and drops all further messages: none reaches receivers without passing the handler.
+//! A path that a handler has *ended* stays and drops all further messages: none reaches receivers without
+//! passing the handler.
 
 use csp_handlers::{FormatId, Handler, Needs, ParameterError, State};
 use csp_types::Instant;
@@ -116,7 +118,8 @@ impl Contexts {
         Ok(Path { reserve, ..Path::new(spec, stages) })
     }
 
-    /// Makes the handlers of a path. Returns them with the blocks that must be free beside a message that enters.
+    /// Makes the handlers of a path. Returns them with the blocks that must be free beside a message that
+    /// enters.
     fn prepare(
         &self,
         now: Instant,
@@ -353,8 +356,8 @@ pub fn check_stage(
 /// A stage by what [`check_formats`] looks at: name of the handler, the handler, and where its outputs lead.
 pub type FormatStage<'a> = (&'a str, &'a dyn Handler, &'a [Targets]);
 
-/// Checks that each stage of a path of one format processes the formats that reach it. Code that accepts a path before a
-/// worker activates it calls this, too.
+/// Checks that each stage of a path of one format processes the formats that reach it. Code that accepts a
+/// path before a worker activates it calls this, too.
 ///
 /// # Errors
 /// The first handler that does not.

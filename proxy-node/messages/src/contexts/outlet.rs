@@ -138,7 +138,8 @@ impl Outlet<'_> {
         }
     }
 
-    /// Records a message for a channel behind an outlet, which is not accessible here. Takes over one reference.
+    /// Records a message for a channel behind an outlet, which is not accessible here. Takes over one
+    /// reference.
     #[inline(never)]
     pub fn branch(&mut self, to: ChannelId, item: Item) {
         match self.fed.0.len() < FED_MAX {

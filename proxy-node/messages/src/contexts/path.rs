@@ -140,8 +140,8 @@ pub struct PathSpec {
     pub entry: PathEntry,
     /// The stages. Messages go from a stage to later ones.
     pub stages: Vec<StageSpec>,
-    /// Other channels that outputs of its stages lead to, in the order of their numbers. Each has a path of all
-    /// formats, and does not lead back to this one.
+    /// Other channels that outputs of its stages lead to, in the order of their numbers. Each has a path of
+    /// all formats, and does not lead back to this one.
     pub outlets: Vec<ChannelId>,
     /// Marks of each queue; `in_flight` is not used.
     pub queue: QueueLimits,

@@ -4,11 +4,12 @@
 //!   entering ─▶ [new path: waits] ···▶ [old path: retired] ─▶ receivers      until the old one is empty;
 //!   entering ─▶ [new path] ──────────────────────────────────▶ receivers      then with its state, if it is the same handler's
 //! ```
-//! Nothing is lost, doubled or overtaken: messages that have entered the old path leave through it first. A path
-//! that is removed is replaced by a *transient* one that only keeps that order, and ends when both are empty.
+//! Nothing is lost, doubled or overtaken: messages that have entered the old path leave through it first. A
+//! path that is removed is replaced by a *transient* one that only keeps that order, and ends when both are
+//! empty.
 //!
-//! The paths of a channel change together, so that a path of all formats gives way to paths of single ones, and
-//! the reverse, in the same order: each new path waits for all that its messages may still be in.
+//! The paths of a channel change together, so that a path of all formats gives way to paths of single ones,
+//! and the reverse, in the same order: each new path waits for all that its messages may still be in.
 
 use csp_handlers::FormatId;
 use csp_types::Instant;
@@ -99,8 +100,8 @@ impl Contexts {
         Ok(ids)
     }
 
-    /// Checks that the channel has the kept paths, and can have the new ones beside them. Returns, for each that
-    /// is wanted, the kept path or the new one.
+    /// Checks that the channel has the kept paths, and can have the new ones beside them. Returns, for each
+    /// that is wanted, the kept path or the new one.
     #[allow(clippy::type_complexity)]
     fn checked(
         &mut self,
@@ -279,7 +280,8 @@ impl Contexts {
         self.keep_needs(ch);
     }
 
-    /// Returns the paths of a channel, with those that are replaced, the latter behind those that wait for them.
+    /// Returns the paths of a channel, with those that are replaced, the latter behind those that wait for
+    /// them.
     pub(super) fn of_channel(&self, ch: &Channel) -> Vec<u16> {
         let mut all: Vec<u16> = ch.paths.iter().collect();
         let mut at = 0;

@@ -113,8 +113,8 @@ impl FlowFields {
     }
 }
 
-/// The readers of the flows that share the link, and of those that wait until items of the former have left: by
-/// the generation of the table of flows.
+/// The readers of the flows that share the link, and of those that wait until items of the former have left:
+/// by the generation of the table of flows.
 #[derive(Debug, Default)]
 pub(crate) struct FieldsInForce(Vec<(u64, Arc<FlowFields>)>);
 

@@ -172,7 +172,8 @@ impl MessagePlane {
         }
     }
 
-    /// Counts a message for an outlet whose channel was removed, or is not served, at the channel of its path.
+    /// Counts a message for an outlet whose channel was removed, or is not served, at the channel of its
+    /// path.
     #[cold]
     fn count_without_outlet(&mut self, slot: u16) {
         if let Some(ch) = self.channels.at_mut(slot) {

@@ -26,8 +26,8 @@ impl MessagePlane {
     /// all frames in order, cut in any way. The first frame is the topic; the topic of a message with one
     /// frame is its beginning, up to the longest topic.
     ///
-    /// The bytes are copied once, or not at all if the message has no receiver. No information flows share the
-    /// output link; if they do, [`publish_in`](Self::publish_in) is called.
+    /// The bytes are copied once, or not at all if the message has no receiver. No information flows share
+    /// the output link; if they do, [`publish_in`](Self::publish_in) is called.
     ///
     /// # Errors
     /// When the message or the peer is not valid, or when the publisher is held back. The caller then stops

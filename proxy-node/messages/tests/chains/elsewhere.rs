@@ -26,7 +26,8 @@ impl Elsewhere {
         }
     }
 
-    /// Answers up to `most` messages, as far as what it emits has room: a stage that has none holds back no other. Returns how many.
+    /// Answers up to `most` messages, as far as what it emits has room: a stage that has none holds back no
+    /// other. Returns how many.
     pub fn answer(
         &mut self,
         plane: &mut MessagePlane,

@@ -1,4 +1,5 @@
-//! Contexts divided among flows: messages wait in their flow's queue, pass the channel's path in a context's time, and wait for the link.
+//! Contexts divided among flows: messages wait in their flow's queue, pass the channel's path in a context's
+//! time, and wait for the link.
 
 use csp_handlers::{Call, Emit, Handler, Needs, ParameterError, State, Stop};
 use csp_messages::{PathSpec, Policy};
@@ -22,7 +23,8 @@ fn set_path(world: &mut World, at: usize, stages: &[(&str, u16, &str)]) {
     world.plane.activate_path(world.now, spec).unwrap();
 }
 
-/// Fig. 5 of the paper, a tenth of its rates: eight contexts just fill the link; one is A's, two are B's, one is C's, four are allotted to nobody.
+/// Fig. 5 of the paper, a tenth of its rates: eight contexts just fill the link; one is A's, two are B's, one
+/// is C's, four are allotted to nobody.
 fn scarce(scheme: Scheme) -> (World, Vec<FlowStatus>) {
     let mut world = World::new(&[3_800_000, 50_000_000, 3_800_000], Policy::DropNewest);
     world.contexts = 8;
@@ -147,7 +149,8 @@ impl Handler for Copies {
     }
 }
 
-/// Schemes, priorities, promises, paths and the number of contexts change while traffic runs; at the end there are no flows.
+/// Schemes, priorities, promises, paths and the number of contexts change while traffic runs; at the end
+/// there are no flows.
 #[test]
 fn contexts_change_while_traffic_runs_and_nothing_is_lost_or_reordered() {
     for seed in seeds() {
@@ -222,7 +225,8 @@ fn what_handlers_take_is_measured_and_charged() {
     thread_local! {
         static TIME: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     }
-    // Each look takes 150 us: two are in what is measured of a message, and two more measure its handler now and then.
+    // Each look takes 150 us: two are in what is measured of a message, and two more measure its handler now
+    // and then.
     let clock = || TIME.with(|time| Instant::from_nanos(time.replace(time.get() + 150_000)));
     let mut world = World::new(&[40_000_000], Policy::DropNewest);
     world.contexts = 4;
@@ -300,8 +304,8 @@ fn a_stage_that_moves_elsewhere_while_messages_wait_keeps_their_order() {
     assert_eq!(world.plane.occupancy().messages, 0);
 }
 
-/// Messages whose path was removed wait for no context any more when flows end: a later path in another program gets its
-/// messages at once.
+/// Messages whose path was removed wait for no context any more when flows end: a later path in another
+/// program gets its messages at once.
 #[test]
 fn messages_of_a_removed_path_wait_for_no_context_after_flows_have_ended() {
     let mut world = World::new(&[0], Policy::DropNewest);

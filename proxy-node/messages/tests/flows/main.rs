@@ -1,5 +1,5 @@
-//! Information flows in the plane, on virtual time: shares and promises at the link and at contexts, order, switches by a new generation, and that
-//! nothing is lost but by a counted action of a flow.
+//! Information flows in the plane, on virtual time: shares and promises at the link and at contexts, order,
+//! switches by a new generation, and that nothing is lost but by a counted action of a flow.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod contexts;
@@ -148,7 +148,8 @@ fn dynamic_adaptation_protects_a_surge_and_gives_back() {
     assert_eq!(names, [true, false]);
 }
 
-/// New generations with other schemes, priorities, promises and flows while traffic runs; at the end there are none.
+/// New generations with other schemes, priorities, promises and flows while traffic runs; at the end there
+/// are none.
 #[test]
 fn generations_change_while_traffic_runs_and_nothing_is_lost_or_reordered() {
     for seed in seeds() {

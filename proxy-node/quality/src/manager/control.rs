@@ -50,8 +50,9 @@ impl ResourceManager {
         manager
     }
 
-    /// Puts another plan into force, as a whole. Items keep their flow; a flow that is gone empties as before, without promises. Allocates if the
-    /// number of contexts changes; one without contexts leaves items that wait for one to [`take_any`](Self::take_any).
+    /// Puts another plan into force, as a whole. Items keep their flow; a flow that is gone empties as
+    /// before, without promises. Allocates if the number of contexts changes; one without contexts leaves
+    /// items that wait for one to [`take_any`](Self::take_any).
     pub fn apply(&mut self, now: Instant, plan: Arc<Plan>) -> Result<(), ApplyError> {
         let (new, old) = (plan.table(), self.plan.table());
         if new.capacity() != self.flows.len() {
@@ -123,7 +124,8 @@ impl ResourceManager {
         }
     }
 
-    /// Gives contexts their duties. Under EAS and SA what remains of flows without claim needs one until it is empty.
+    /// Gives contexts their duties. Under EAS and SA what remains of flows without claim needs one until it
+    /// is empty.
     fn assign(&mut self, scheme: Scheme, now: Instant) {
         let mut leftovers = Vec::new();
         let looks = scheme.is_static() || self.has_leftovers;

@@ -29,7 +29,8 @@ impl ResourceManager {
         Some(Taken { flow, item, place })
     }
 
-    /// Returns the next item that any context could process, whatever the scheme gives to whom: for an owner without contexts.
+    /// Returns the next item that any context could process, whatever the scheme gives to whom: for an owner
+    /// without contexts.
     pub fn take_any(&mut self, now: Instant) -> Option<Taken> {
         let flow = FlowId(self.contexts.any()?);
         let state = &mut self.flows[flow.index()];
@@ -56,8 +57,8 @@ impl ResourceManager {
         self.finish(now, taken, Some(bytes));
     }
 
-    /// Adds an item that handlers have made beside what they took: it goes to the link, behind what is ready of its flow. Returns false if the
-    /// table of items has no place for it; it is then counted as dropped.
+    /// Adds an item that handlers have made beside what they took: it goes to the link, behind what is ready
+    /// of its flow. Returns false if the table of items has no place for it; it is then counted as dropped.
     #[must_use = "what was not added is still the caller's"]
     pub fn add_ready(&mut self, now: Instant, flow: FlowId, item: Item) -> bool {
         let flow = self.charge_of(flow);
@@ -75,7 +76,8 @@ impl ResourceManager {
         true
     }
 
-    /// Records whether contexts leave a flow alone, because what one of them has begun is not done. What is ready of it goes on.
+    /// Records whether contexts leave a flow alone, because what one of them has begun is not done. What is
+    /// ready of it goes on.
     pub fn set_paused(&mut self, now: Instant, flow: FlowId, paused: bool) {
         if let Some(state) = self.flows.get_mut(flow.index()) {
             state.paused = paused;

@@ -11,8 +11,8 @@ use crate::items::Item;
 use crate::monitor::{Meter, MonitorConfig, MonitorFrequency, MonitorMode, Observation};
 use crate::trigger::{Action, Armed, Condition, Fired, Side, TRIGGERS_MAX, Trigger, TriggerError};
 
-/// Longest time between two looks at triggers in the frequent mode while items move, however many items lie between two
-/// resource-management points.
+/// Longest time between two looks at triggers in the frequent mode while items move, however many items lie
+/// between two resource-management points.
 const LOOK_EVERY: Duration = Duration::from_micros(4);
 /// How often triggers that have fired, or are about to change, are looked at while no item moves.
 const LOOK_IDLE: Duration = Duration::from_millis(10);
@@ -141,8 +141,8 @@ impl ResourceManager {
         self.watch.priorities[usize::from(priority)].observe(now, self.watch.config.window)
     }
 
-    /// Returns the next change of a trigger, whose actions the owner looks up in what it has set: those that the resource manager cannot do
-    /// itself are the owner's.
+    /// Returns the next change of a trigger, whose actions the owner looks up in what it has set: those that
+    /// the resource manager cannot do itself are the owner's.
     pub fn next_fired(&mut self) -> Option<Fired> {
         self.watch.fired.pop_front()
     }
@@ -157,8 +157,9 @@ impl ResourceManager {
         self.watch.armed.get(trigger).map_or(0, |armed| armed.changes)
     }
 
-    /// Returns when [`control`](Self::control) wants to be called: at its period in the infrequent mode; in the frequent one soon after items have
-    /// moved that nobody has looked at, and now and then while a trigger has fired or is about to change.
+    /// Returns when [`control`](Self::control) wants to be called: at its period in the infrequent mode; in
+    /// the frequent one soon after items have moved that nobody has looked at, and now and then while a
+    /// trigger has fired or is about to change.
     pub fn next_control(&self) -> Option<Instant> {
         let Watch { config, triggers, armed, next_control, next_look, moved, .. } = &self.watch;
         match config.frequency {
@@ -169,8 +170,8 @@ impl ResourceManager {
         }
     }
 
-    /// The control context: looks at triggers, in the infrequent mode. In the frequent mode an owner without work calls it too, so that triggers are
-    /// released when nothing moves.
+    /// The control context: looks at triggers, in the infrequent mode. In the frequent mode an owner without
+    /// work calls it too, so that triggers are released when nothing moves.
     pub fn control(&mut self, now: Instant) {
         match self.watch.config.frequency {
             MonitorFrequency::Infrequent(_) if now < self.watch.next_control => {}

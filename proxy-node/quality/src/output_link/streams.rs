@@ -75,8 +75,8 @@ impl Streams {
 
 impl SharedLink {
     /// Asks for the link: a byte stream has this many bytes to send to its client.
-    /// [`OutputLink::next_allowed`](super::OutputLink::next_allowed) returns it when the link takes all or a part of them; the stream
-    /// does not ask again before.
+    /// [`OutputLink::next_allowed`](super::OutputLink::next_allowed) returns it when the link takes all or a
+    /// part of them; the stream does not ask again before.
     pub fn want_bytes(&mut self, now: Instant, label: FlowLabel, tuple: FourTuple, bytes: u32) {
         let end = |address: std::net::SocketAddr| (address.ip(), address.port());
         let descriptor = Descriptor::default().network(end(tuple.remote), end(tuple.local));

@@ -76,9 +76,9 @@ pub(super) struct Visit<'a> {
 }
 
 impl Visit<'_> {
-    /// Records the peer of the plane that the connection has become, and how much memory of incomplete messages
-    /// it has added to that of all connections, or released. A peer that adds beyond the bound of the worker
-    /// ends.
+    /// Records the peer of the plane that the connection has become, and how much memory of incomplete
+    /// messages it has added to that of all connections, or released. A peer that adds beyond the bound of
+    /// the worker ends.
     #[inline]
     pub fn received(&mut self, refusals: &mut Refusals) {
         let now = self.peer.kept.capacity();
@@ -172,8 +172,8 @@ impl Connections {
         self.peers.get(label).filter(|peer| peer.id == Some(id))
     }
 
-    /// Returns the label of the connection of a receiver, which is about to be served; `None` if that is known
-    /// already.
+    /// Returns the label of the connection of a receiver, which is about to be served; `None` if that is
+    /// known already.
     pub fn queue(&mut self, id: PeerId) -> Option<FlowLabel> {
         let label = *self.labels.get(id.index as usize)?;
         let peer = self.peers.get_mut(&label).filter(|peer| peer.id == Some(id) && !peer.queued)?;
@@ -181,8 +181,8 @@ impl Connections {
         Some(label)
     }
 
-    /// Counts a connection that is returned to be served. Returns whether it is one for which messages wait, if
-    /// there is one.
+    /// Counts a connection that is returned to be served. Returns whether it is one for which messages wait,
+    /// if there is one.
     pub fn is_turn_of_messages(&mut self) -> bool {
         self.schedule.named = (self.schedule.named + 1) % PLANE_EVERY;
         self.schedule.named == 0

@@ -332,8 +332,8 @@ impl Elsewhere {
         }))
     }
 
-    /// Processes the answer to a request for a connection to a context; `None`: no process has accepted it. The
-    /// channels' longest message has `longest` bytes.
+    /// Processes the answer to a request for a connection to a context; `None`: no process has accepted it.
+    /// The channels' longest message has `longest` bytes.
     pub(super) fn opened(&mut self, now: Instant, token: u64, label: Option<FlowLabel>, longest: u32) {
         let Ok(number) = u16::try_from(token) else { return };
         let Some(slot) = self.slots.get_mut(usize::from(number)) else { return };

@@ -323,8 +323,8 @@ fn authorise(
     }
 }
 
-/// Attaches a peer to the channel in the role of its socket type. Returns `false` if it may not publish or the
-/// channel has no room for peers.
+/// Attaches a peer to the channel in the role of its socket type. Returns `false` if it may not publish or
+/// the channel has no room for peers.
 fn admit(socket_type: SocketType, peer: &mut Peer, plane: &mut MessagePlane, door: &mut Door<'_>) -> bool {
     let (role, asks_for_all) = match socket_type {
         SocketType::Pub | SocketType::Xpub => (Role::Publisher, true),

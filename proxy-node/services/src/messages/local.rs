@@ -336,8 +336,8 @@ fn receive(
     received
 }
 
-/// Returns how a connection ends after a visit; `None` if it continues. `waits`: received bytes are left that can be
-/// processed later.
+/// Returns how a connection ends after a visit; `None` if it continues. `waits`: received bytes are left that
+/// can be processed later.
 fn ending(bound: &mut Bound, peer: &Peer, client: &impl ClientEnd, waits: bool) -> Option<Step> {
     // What is left of a stream that has ended is no whole message.
     let over = client.is_finished() && peer.held.is_empty() && !waits;

@@ -311,8 +311,8 @@ impl Placement {
         self.notify(MoveNotice::Began { channel, from: here, to, connections: began });
     }
 
-    /// Sends moving receivers the messages that wait for them, once no sender is left, and nothing comes from other
-    /// channels.
+    /// Sends moving receivers the messages that wait for them, once no sender is left, and nothing comes from
+    /// other channels.
     fn drain_receivers(&mut self, now: Instant, number: u32, movable: &mut Movable<'_>) {
         let moving = self.places.get(&number).and_then(|place| place.moving.as_ref());
         if moving.is_none_or(|moving| moving.senders_until.is_some()) {
@@ -330,8 +330,8 @@ impl Placement {
         });
     }
 
-    /// Returns whether messages may still come to a channel that moves from those that lead to it, which move with it:
-    /// senders are left there, or messages are on their way.
+    /// Returns whether messages may still come to a channel that moves from those that lead to it, which move
+    /// with it: senders are left there, or messages are on their way.
     fn awaits_sources(&self, number: u32, movable: &Movable<'_>) -> bool {
         let Some(plane) = &movable.plane else { return false };
         let is_busy = |source: u32| {

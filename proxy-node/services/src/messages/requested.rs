@@ -100,7 +100,8 @@ pub trait QueryPlanner: std::fmt::Debug + Send + Sync {
     /// Checks a format that a publisher brings, beside the policy's formats and those brought before.
     ///
     /// # Errors
-    /// The schema is wrong, or a format of the channel has the same name, or the same schema id and template id.
+    /// The schema is wrong, or a format of the channel has the same name, or the same schema id and template
+    /// id.
     fn bring(
         &self,
         asked: FormatAsked<'_>,
@@ -203,8 +204,8 @@ impl Live {
         &self.place.spec.channel.name
     }
 
-    /// Returns the number of subscriptions to its rows. Subscribers of former queries that return to the place
-    /// have other topics and do not count.
+    /// Returns the number of subscriptions to its rows. Subscribers of former queries that return to the
+    /// place have other topics and do not count.
     fn subscriptions(&self, served: &Served<'_>) -> usize {
         served.subscriptions(self.number(), &self.topic)
     }
@@ -292,8 +293,8 @@ impl Requested {
         spec.places.iter().filter(is_free).min_by_key(ended).cloned()
     }
 
-    /// Replaces the rules for requests. Queries for which the new policy has no place, or that it does not permit,
-    /// end; the others continue.
+    /// Replaces the rules for requests. Queries for which the new policy has no place, or that it does not
+    /// permit, end; the others continue.
     fn set(&mut self, specs: Vec<RequestSpec>, served: &mut Served<'_>) {
         self.specs = specs;
         self.keep_formats();

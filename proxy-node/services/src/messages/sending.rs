@@ -19,7 +19,8 @@ pub(super) struct Sending {
     /// The turn of the channel that is served, or of a context.
     turn: Option<Turn>,
     batch: Batch,
-    /// Buffer in which frames for CURVE peers are sealed, as long as the longest frame of a channel with keys.
+    /// Buffer in which frames for CURVE peers are sealed, as long as the longest frame of a channel with
+    /// keys.
     sealing: Vec<u8>,
 }
 

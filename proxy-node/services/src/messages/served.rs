@@ -1,5 +1,5 @@
-//! The broker's parts beside requests: channels begin and end with their paths, feeds and connections, whether the
-//! policy says so or a program has asked.
+//! The broker's parts beside requests: channels begin and end with their paths, feeds and connections,
+//! whether the policy says so or a program has asked.
 
 use csp_handlers::{CONTEXTS_MAX, G_CONTEXTS_MAX};
 use csp_messages::{ChannelStatus, Feed, MessagePlane};

@@ -24,7 +24,8 @@ pub use end::End;
 pub const CHANNEL: u32 = 7;
 /// Longest message of the channel.
 pub const MESSAGE_LEN_MAX: usize = 1 << 20;
-/// Secret keys: of the channel, of a client that may do both, of one that may only subscribe, of one that may only publish.
+/// Secret keys: of the channel, of a client that may do both, of one that may only subscribe, of one that may
+/// only publish.
 pub const SERVER: [u8; 32] = [0x5a; 32];
 pub const BOTH: [u8; 32] = [0xc1; 32];
 pub const READER: [u8; 32] = [0xc2; 32];
@@ -160,7 +161,8 @@ impl World {
         self.connect_null_from(n, socket, CHANNEL, 2);
     }
 
-    /// Begins a CURVE handshake with the owner of `secret`; returns what the broker answers to INITIATE, and the client.
+    /// Begins a CURVE handshake with the owner of `secret`; returns what the broker answers to INITIATE, and
+    /// the client.
     pub fn initiate(&mut self, n: u32, secret: [u8; 32], socket: &str) -> (Vec<u8>, CurveClient) {
         self.connect(n);
         let transient: [u8; 32] = std::array::from_fn(|at| at as u8 ^ n as u8 ^ 0xa5);

@@ -232,7 +232,8 @@ pub fn subscriptions(broker: &MessageBroker) -> usize {
     broker.snapshots().iter().map(|channel| channel.status.subscriptions.entries as usize).sum()
 }
 
-/// Programs with so many subscribers each, under CURVE; each of these gets every message, before and after all connections have ended.
+/// Programs with so many subscribers each, under CURVE; each of these gets every message, before and after
+/// all connections have ended.
 pub fn crowd(programs: &[usize], messages: usize) {
     if !has_pyzmq() {
         return;

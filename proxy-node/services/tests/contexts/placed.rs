@@ -1,4 +1,5 @@
-//! Stages that place themselves: by what their calls cost on a clock that the test drives, moved between two messages.
+//! Stages that place themselves: by what their calls cost on a clock that the test drives, moved between two
+//! messages.
 
 use std::cell::Cell;
 

@@ -1,4 +1,5 @@
-//! Supplied handlers in contexts elsewhere: the module crosses the connection once, runs there, and is stopped there as in a worker.
+//! Supplied handlers in contexts elsewhere: the module crosses the connection once, runs there, and is
+//! stopped there as in a worker.
 
 use std::sync::Arc;
 
@@ -98,7 +99,8 @@ fn a_stop_there_is_what_the_policy_says() {
             c.w.arrive(1, &messages(0..8));
             c.settle();
             let taken = c.w.taken(2);
-            // The fifth is given up; a path that was ended lets none pass. The others find the module waiting, or gone.
+            // The fifth is given up; a path that was ended lets none pass. The others find the module
+            // waiting, or gone.
             let expected = match (on_stop, passes) {
                 (OnStop::Pass, false) => [messages(0..4), messages(5..8)].concat(),
                 (OnStop::Pass | OnStop::Restart, true) => messages(0..8),

@@ -1,5 +1,5 @@
-//! A channel with a pool: a TCP client's messages pass to a server process and its answers come back, whatever the cut of both streams
-//! and however slow either end; and what ends both.
+//! A channel with a pool: a TCP client's messages pass to a server process and its answers come back,
+//! whatever the cut of both streams and however slow either end; and what ends both.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod world;
@@ -13,7 +13,8 @@ use csp_wire::tcp::Flags as TcpFlags;
 
 use world::{Random, SERVER, Server, World, sofh};
 
-/// Both directions at once, cut and delayed at random; returns the number of times that a direction was blocked.
+/// Both directions at once, cut and delayed at random; returns the number of times that a direction was
+/// blocked.
 fn exchange(seed: u64) -> usize {
     let mut random = Random(seed);
     let (mut w, mut blocked) = (World::new(5_000), 0);

@@ -1,5 +1,5 @@
-//! Handlers that programs bring, at the broker: who may, how many and how long, what is answered when, lease, swap, release, and what
-//! becomes of requests whose asker has gone. What makes handlers of modules is played here; the proxy's own is tested with its policy.
+//! Handlers that programs bring, at the broker: who may, how many and how long, what is answered when, lease,
+//! swap, release, and requests whose asker has gone. A fake makes the handlers.
 
 mod keys;
 

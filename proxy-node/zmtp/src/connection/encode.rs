@@ -1,8 +1,9 @@
 //! What a connection sends.
 //!
-//! Order matters: nonces of CURVE count up in the order of the stream, and a command must not split a frame. The caller
-//! writes the bytes of [`transmit`](Connection::transmit), [`subscribe`](Connection::subscribe) and
-//! [`encrypt`](Connection::encrypt) to the stream in the order of the calls, and calls `transmit` between messages only.
+//! Order matters: nonces of CURVE count up in the order of the stream, and a command must not split a frame.
+//! The caller writes the bytes of [`transmit`](Connection::transmit), [`subscribe`](Connection::subscribe)
+//! and [`encrypt`](Connection::encrypt) to the stream in the order of the calls, and calls `transmit` between
+//! messages only.
 
 use csp_types::Instant;
 
@@ -21,8 +22,9 @@ impl Connection {
         self.output.first().is_some()
     }
 
-    /// Writes the next part of greeting, handshake and heartbeats to `out`, which has at least [`CONTROL_LEN_MAX`] bytes;
-    /// returns its length, 0 if nothing is due. The caller calls again until it is 0.
+    /// Writes the next part of greeting, handshake and heartbeats to `out`, which has at least
+    /// [`CONTROL_LEN_MAX`] bytes; returns its length, 0 if nothing is due. The caller calls again until it
+    /// is 0.
     pub fn transmit(
         &mut self,
         now: Instant,
@@ -98,8 +100,9 @@ impl Connection {
         write(out, &[header.as_bytes(), name, data]).ok_or(EncodeError::NoSpace { needed })
     }
 
-    /// Writes a subscription to `topic`, or its cancellation, in the form that the peer knows: a command for ZMTP 3.1, a
-    /// message for 3.0. Returns the length. `out` has room for the topic and [`CONTROL_LEN_MAX`] bytes.
+    /// Writes a subscription to `topic`, or its cancellation, in the form that the peer knows: a command for
+    /// ZMTP 3.1, a message for 3.0. Returns the length. `out` has room for the topic and [`CONTROL_LEN_MAX`]
+    /// bytes.
     pub fn subscribe(&mut self, topic: &[u8], subscribe: bool, out: &mut [u8]) -> Result<usize, EncodeError> {
         if self.state != State::Traffic {
             return Err(EncodeError::NotReady);
@@ -118,8 +121,8 @@ impl Connection {
     }
 
     /// Encrypts a frame of a message for a CURVE peer: the bytes of `parts`, one after the other, in
-    /// [`sealed_len`](crate::sealed_len) bytes of `out`; returns that length. `more`: another frame of the message
-    /// follows. For a NULL peer the caller sends [`FrameHeader::message`] and the bytes themselves.
+    /// [`sealed_len`](crate::sealed_len) bytes of `out`; returns that length. `more`: another frame of the
+    /// message follows. For a NULL peer the caller sends [`FrameHeader::message`] and the bytes themselves.
     pub fn encrypt(&mut self, parts: &[&[u8]], more: bool, out: &mut [u8]) -> Result<usize, EncodeError> {
         let len = parts.iter().map(|part| part.len()).sum();
         self.encrypt_parts(len, parts.iter().copied(), more, out)

@@ -33,11 +33,12 @@ enum Found {
 }
 
 impl Connection {
-    /// Examines received bytes up to the end of the next item; `None`: more bytes, or a decision about the peer's key, are
-    /// needed. The item before is released.
+    /// Examines received bytes up to the end of the next item; `None`: more bytes, or a decision about the
+    /// peer's key, are needed. The item before is released.
     ///
-    /// `input` starts at or before the position up to which bytes have been examined, and at or before the start of bytes
-    /// that the caller has consumed. An error ends the connection, and is returned by every later call.
+    /// `input` starts at or before the position up to which bytes have been examined, and at or before the
+    /// start of bytes that the caller has consumed. An error ends the connection, and is returned by every
+    /// later call.
     pub fn next<'a, I>(
         &mut self,
         now: Instant,
@@ -58,9 +59,10 @@ impl Connection {
         Ok(found.and_then(|found| self.item(found)))
     }
 
-    /// Returns the position in the stream before which the connection needs no bytes. Under NULL these are the bytes before
-    /// the message that is incomplete, or before the one that was delivered last: the caller consumes up to here when it has
-    /// no further use for that message. It may consume more, up to [`examined`](Self::examined), if it keeps the bytes.
+    /// Returns the position in the stream before which the connection needs no bytes. Under NULL these are
+    /// the bytes before the message that is incomplete, or before the one that was delivered last: the caller
+    /// consumes up to here when it has no further use for that message. It may consume more, up to
+    /// [`examined`](Self::examined), if it keeps the bytes.
     pub fn released(&self) -> u64 {
         if self.delivered || !matches!(self.security, Security::Null) {
             return self.position;
@@ -69,7 +71,8 @@ impl Connection {
         self.message.start().or(pending).unwrap_or(self.position)
     }
 
-    /// Returns the message that [`next`](Self::next) returned last, until it is called again: for a caller that has no room for it yet.
+    /// Returns the message that [`next`](Self::next) returned last, until it is called again: for a caller
+    /// that has no room for it yet.
     pub fn delivered(&self) -> Option<Message<'_>> {
         self.delivered.then(|| self.message.message())
     }
@@ -79,8 +82,8 @@ impl Connection {
         self.position
     }
 
-    /// Returns a position in the stream up to which bytes are needed at least before [`next`](Self::next) can return
-    /// another item, so that the caller need not examine a long body again for each segment.
+    /// Returns a position in the stream up to which bytes are needed at least before [`next`](Self::next) can
+    /// return another item, so that the caller need not examine a long body again for each segment.
     pub fn needed(&self) -> u64 {
         let lacks = match (&self.security, self.state) {
             (_, State::Greeting) => self.greeting.lacks().min(1) as u64,
@@ -121,13 +124,14 @@ impl Connection {
         Ok(None)
     }
 
-    /// Returns whether [`next`](Self::next) has returned `None` for the number of commands that it processes at once, although more bytes
-    /// are there.
+    /// Returns whether [`next`](Self::next) has returned `None` for the number of commands that it processes
+    /// at once, although more bytes are there.
     pub fn is_paused(&self) -> bool {
         self.paused
     }
 
-    /// Records that bytes have arrived that [`next`](Self::next) is not called for yet: any traffic is a sign of life.
+    /// Records that bytes have arrived that [`next`](Self::next) is not called for yet: any traffic is a sign
+    /// of life.
     pub fn heard(&mut self) {
         self.timers.received();
     }
@@ -227,8 +231,8 @@ impl Connection {
         Ok(Step::Again)
     }
 
-    /// Keeps what the peer said about itself. A socket type that does not fit is answered by ERROR (37/ZMTP, "The
-    /// Socket-Type Property").
+    /// Keeps what the peer said about itself. A socket type that does not fit is answered by ERROR (37/ZMTP,
+    /// "The Socket-Type Property").
     fn accept(&mut self, peer: Result<metadata::Peer, ZmtpError>) -> Result<(), ZmtpError> {
         if let Err(ZmtpError::SocketType { .. }) = peer {
             self.output.reply(Reply::Error(REASON_SOCKET_TYPE));
@@ -305,7 +309,8 @@ impl Connection {
         Ok(Step::Again)
     }
 
-    /// Checks how far a message reaches that is not complete, with the commands between its frames: the caller keeps all of it.
+    /// Checks how far a message reaches that is not complete, with the commands between its frames: the
+    /// caller keeps all of it.
     fn check_span(&self, at: u64) -> Result<(), ZmtpError> {
         let Some(start) = self.message.start() else { return Ok(()) };
         let frames = self.config.frames_max as u64 * FRAME_HEADER_LEN_MAX as u64;

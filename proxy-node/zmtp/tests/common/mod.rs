@@ -28,7 +28,8 @@ impl Got {
     }
 }
 
-/// Keeps an item; the bodies of a NULL peer are gathered from `slices`, whose first byte is byte `base` of the stream.
+/// Keeps an item; the bodies of a NULL peer are gathered from `slices`, whose first byte is byte `base` of
+/// the stream.
 pub fn keep(item: &Item<'_>, base: u64, slices: &[&[u8]]) -> Got {
     match item {
         Item::Authorise(peer) => Got::Authorise(peer.key.unwrap()),

@@ -20,7 +20,8 @@ pub enum Asked {
     Queries,
     /// `{"get": "handlers"}`: the handlers that were brought to it.
     Handlers,
-    /// `{"release": NAME}`: a query, format or handler is no longer needed. The name is text in every request that succeeds.
+    /// `{"release": NAME}`: a query, format or handler is no longer needed. The name is text in every request
+    /// that succeeds.
     Release(Value),
     /// `{"query": …}` or `{"translate": …}`.
     Query {
@@ -58,7 +59,8 @@ impl From<QueryRefused> for AskedError {
 }
 
 impl Asked {
-    /// Reads a request. `alone`: no frame follows it. Only a request for a handler is followed by one, its module.
+    /// Reads a request. `alone`: no frame follows it. Only a request for a handler is followed by one, its
+    /// module.
     ///
     /// # Errors
     /// The text is no JSON, or no request.
