@@ -10,8 +10,8 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use csp_handlers::FormatId;
 use csp_messages::{
-    Budget, ChannelConfig, ChannelId, ChannelKind, HashKey, MessagePlane, PathSpec, PeerId, PlaneConfig,
-    Policy, QueueLimits, Role, StageSpec, SubscriptionsConfig, Targets,
+    Budget, ChannelConfig, ChannelId, ChannelKind, FullQueue, HashKey, MessagePlane, PathSpec, PeerId,
+    PlaneConfig, QueueLimits, Role, StageSpec, SubscriptionsConfig, Targets,
 };
 use csp_types::Instant;
 
@@ -32,7 +32,7 @@ impl Bench {
         let subscriptions = SubscriptionsConfig { topic_len_max: 64, ..Default::default() };
         let config = PlaneConfig { subscriptions, ..PlaneConfig::new(HashKey([7, 9])) };
         let mut plane = MessagePlane::new(config).unwrap();
-        let kind = ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None };
+        let kind = ChannelKind::PublishSubscribe { policy: FullQueue::DropNewest, cache: None };
         let budget = Budget { guaranteed: 16 << 20, max: 32 << 20 };
         let queue = QueueLimits::default();
         let config = ChannelConfig {

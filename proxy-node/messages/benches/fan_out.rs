@@ -9,7 +9,7 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use csp_handlers::FormatId;
 use csp_messages::{
-    Budget, ChannelConfig, ChannelId, ChannelKind, HashKey, MessagePlane, PeerId, PlaneConfig, Policy,
+    Budget, ChannelConfig, ChannelId, ChannelKind, FullQueue, HashKey, MessagePlane, PeerId, PlaneConfig,
     QueueLimits, Role, SubscriptionsConfig,
 };
 use csp_types::Instant;
@@ -47,7 +47,7 @@ impl Bench {
     }
 
     fn publish_subscribe(subscribers: usize) -> Self {
-        let kind = ChannelKind::PublishSubscribe { policy: Policy::DropOldest, cache: None };
+        let kind = ChannelKind::PublishSubscribe { policy: FullQueue::DropOldest, cache: None };
         let mut bench = Bench::new(kind, Role::Publisher);
         for _ in 0..subscribers {
             let peer = bench.plane.attach(bench.channel, Role::Subscriber).unwrap();

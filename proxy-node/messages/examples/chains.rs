@@ -10,7 +10,7 @@ use std::time::{Duration, Instant as Clock};
 
 use csp_handlers::FormatId;
 use csp_messages::{
-    Budget, ChannelConfig, ChannelKind, HashKey, MessagePlane, PathSpec, PeerId, PlaneConfig, Policy,
+    Budget, ChannelConfig, ChannelKind, FullQueue, HashKey, MessagePlane, PathSpec, PeerId, PlaneConfig,
     QueueLimits, Role,
 };
 use csp_types::Instant;
@@ -30,7 +30,7 @@ struct Run {
 impl Run {
     fn new(handlers: usize, subscribers: usize) -> Self {
         let mut plane = MessagePlane::new(PlaneConfig::new(HashKey([7, 9]))).unwrap();
-        let kind = ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None };
+        let kind = ChannelKind::PublishSubscribe { policy: FullQueue::DropNewest, cache: None };
         let budget = Budget { guaranteed: 60 << 20, max: 64 << 20 };
         let config = ChannelConfig {
             name: "flights".into(),

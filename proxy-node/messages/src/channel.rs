@@ -12,7 +12,7 @@ use crate::config::{ChannelConfig, ChannelKind};
 use crate::contexts::ChannelPaths;
 use crate::list::List;
 use crate::plane::Feed;
-use crate::queue::{Policy, Queue, QueueLimits};
+use crate::queue::{FullQueue, Queue, QueueLimits};
 use crate::table::HashKey;
 
 /// Messages of a channel since it was added.
@@ -121,10 +121,10 @@ impl Channel {
     }
 
     /// Policy of the receivers' queues.
-    pub fn policy(&self) -> Policy {
+    pub fn policy(&self) -> FullQueue {
         match self.config.kind {
             ChannelKind::PublishSubscribe { policy, .. } => policy,
-            ChannelKind::PushPull { .. } => Policy::Block,
+            ChannelKind::PushPull { .. } => FullQueue::Block,
         }
     }
 

@@ -6,7 +6,7 @@ use thiserror::Error;
 use crate::cache::{CacheConfig, LastValueKey};
 use crate::contexts::ContextsConfig;
 use crate::pool::{Budget, BudgetError, PoolConfig};
-use crate::queue::{Policy, QueueLimits};
+use crate::queue::{FullQueue, QueueLimits};
 use crate::schedule::TurnBudget;
 use crate::subscriptions::{SubscriptionsConfig, TOPIC_LEN_LIMIT};
 use crate::table::HashKey;
@@ -87,7 +87,7 @@ pub enum ChannelKind {
     /// Each message to all subscribers of its topic.
     PublishSubscribe {
         /// Action when a subscriber's queue is full.
-        policy: Policy,
+        policy: FullQueue,
         /// Last values for late joiners.
         cache: Option<CacheConfig>,
     },
@@ -128,7 +128,7 @@ impl ChannelConfig {
             ChannelKind::PublishSubscribe { policy, cache } => {
                 self.check_cache(cache.as_ref(), block_len)?;
                 len_max += cache.map_or(0, |cache| cache.bytes);
-                *policy == Policy::Block
+                *policy == FullQueue::Block
             }
             ChannelKind::PushPull { backlog } => {
                 limits.push(QueueLimits { in_flight: 1, ..*backlog });

@@ -62,7 +62,7 @@ pub use pool::{
     Budget, BudgetError, FRAMES_MAX, MessageHandle, MessageInfo, MessagePool, Occupancy, PoolConfig,
     PoolCounters, PoolError, Slices, Usage,
 };
-pub use queue::{Policy, QueueCounters, QueueLimits};
+pub use queue::{FullQueue, QueueCounters, QueueLimits};
 pub use schedule::{RoundRobin, Turn, TurnBudget};
 pub use subscriptions::{
     Change, SubscribeError, SubscriptionCounts, Subscriptions, SubscriptionsConfig, TOPIC_LEN_LIMIT,

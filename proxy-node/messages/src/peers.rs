@@ -17,7 +17,7 @@ use crate::flows::Wanted;
 use crate::list::Links;
 use crate::plane::Replay;
 use crate::pool::{MessageHandle, MessagePool};
-use crate::queue::{Item, Policy, Pushed, Queue};
+use crate::queue::{FullQueue, Item, Pushed, Queue};
 
 /// Names a peer of a channel until it is detached.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -238,7 +238,7 @@ impl Peers {
         let Some(peer) = self.slots.get_mut(index as usize) else { return Left::default() };
         let role = peer.role.take();
         self.free.push(index);
-        if backlog.is_none() && ch.policy() == Policy::Block && peer.queue.was_full() {
+        if backlog.is_none() && ch.policy() == FullQueue::Block && peer.queue.was_full() {
             ch.blocked -= 1;
         }
         let mut left = Left::default();
@@ -262,7 +262,7 @@ impl Peers {
 
     /// Returns whether the policy drops the next message for the subscriber, and counts it if so.
     pub fn drops_newest(&mut self, ch: &mut Channel, index: u32) -> bool {
-        if ch.policy() != Policy::DropNewest {
+        if ch.policy() != FullQueue::DropNewest {
             return false;
         }
         let Some(peer) = self.slots.get_mut(index as usize) else { return true };
@@ -287,12 +287,12 @@ impl Peers {
         let peer = self.slots.get_mut(index as usize)?;
         let (was_empty, was_full) = (peer.queue.is_empty(), peer.queue.was_full());
         let pushed = peer.queue.push(item, &ch.config.queue, policy);
-        if policy == Policy::Block && !was_full && peer.queue.was_full() {
+        if policy == FullQueue::Block && !was_full && peer.queue.was_full() {
             ch.blocked += 1;
         }
         if was_empty {
             peer.taken = now;
-            if policy != Policy::Block {
+            if policy != FullQueue::Block {
                 ch.lagging.push_back(&mut self.turns, index);
             }
             self.refresh(ch, index);
@@ -321,7 +321,7 @@ impl Peers {
             && let Some(item) = ch.backlog.pop(&limits)
         {
             let peer = &mut self.slots[index as usize];
-            peer.queue.push(item, &ch.config.queue, Policy::Block);
+            peer.queue.push(item, &ch.config.queue, FullQueue::Block);
             ch.counters.queued += 1;
             ch.roomy.rotate(&mut self.turns, index);
             if peer.queue.is_full(&ch.config.queue) {
@@ -348,7 +348,7 @@ impl Peers {
                 ch.roomy.push_back(&mut self.turns, index);
             }
             self.distribute(ch);
-        } else if ch.policy() == Policy::Block {
+        } else if ch.policy() == FullQueue::Block {
             ch.blocked -= u32::from(unblocked);
         } else if is_empty {
             ch.lagging.remove(&mut self.turns, index);

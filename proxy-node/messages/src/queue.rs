@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use crate::pool::MessageHandle;
 
-pub use csp_types::options::FullQueue as Policy;
+pub use csp_types::options::FullQueue;
 
 /// Marks of a queue. It is full when it has reached either of the first two, so that its last message may
 /// exceed the bytes.
@@ -143,10 +143,10 @@ impl Queue {
 
     /// Queues a message, or drops one and counts it. A full queue that blocks is not pushed to, except for
     /// last values.
-    pub fn push(&mut self, item: Item, limits: &QueueLimits, policy: Policy) -> Pushed {
+    pub fn push(&mut self, item: Item, limits: &QueueLimits, policy: FullQueue) -> Pushed {
         let mut dropped = None;
         if self.is_full(limits) {
-            if policy != Policy::DropOldest {
+            if policy != FullQueue::DropOldest {
                 self.counters.dropped_newest += 1;
                 return Pushed::DroppedNewest;
             }
@@ -261,15 +261,15 @@ mod tests {
     #[test]
     fn a_full_queue_drops_what_its_policy_names() {
         let all = items(&[1; 6]);
-        for policy in [Policy::DropNewest, Policy::DropOldest] {
+        for policy in [FullQueue::DropNewest, FullQueue::DropOldest] {
             let mut queue = Queue::new(&LIMITS);
             let dropped: Vec<Pushed> = all.iter().map(|item| queue.push(*item, &LIMITS, policy)).collect();
             let (kept, counters) = match policy {
-                Policy::DropNewest => (&all[..4], (2, 0)),
+                FullQueue::DropNewest => (&all[..4], (2, 0)),
                 _ => (&all[2..], (0, 2)),
             };
             let expected = match policy {
-                Policy::DropNewest => [Pushed::DroppedNewest; 2],
+                FullQueue::DropNewest => [Pushed::DroppedNewest; 2],
                 _ => [Pushed::DroppedOldest(all[0]), Pushed::DroppedOldest(all[1])],
             };
             assert_eq!(dropped[4..], expected);
@@ -282,13 +282,13 @@ mod tests {
     fn bytes_fill_a_queue_and_a_long_message_goes_through_an_empty_one() {
         let all = items(&[5_000, 1, 99, 1]);
         let mut queue = Queue::new(&LIMITS);
-        assert_eq!(queue.push(all[0], &LIMITS, Policy::DropNewest), Pushed::Queued);
-        assert_eq!(queue.push(all[1], &LIMITS, Policy::DropNewest), Pushed::DroppedNewest);
+        assert_eq!(queue.push(all[0], &LIMITS, FullQueue::DropNewest), Pushed::Queued);
+        assert_eq!(queue.push(all[1], &LIMITS, FullQueue::DropNewest), Pushed::DroppedNewest);
         assert_eq!(queue.pop(&LIMITS), Some(all[0]));
         assert!(!queue.was_full() && !queue.is_full(&LIMITS));
         all[2..]
             .iter()
-            .for_each(|item| assert_eq!(queue.push(*item, &LIMITS, Policy::Block), Pushed::Queued));
+            .for_each(|item| assert_eq!(queue.push(*item, &LIMITS, FullQueue::Block), Pushed::Queued));
         assert!(queue.is_full(&LIMITS) && queue.was_full());
     }
 
@@ -296,7 +296,7 @@ mod tests {
     fn a_queue_that_was_full_counts_as_full_until_half_is_gone() {
         let all = items(&[1; 4]);
         let mut queue = Queue::new(&LIMITS);
-        all.iter().for_each(|item| _ = queue.push(*item, &LIMITS, Policy::Block));
+        all.iter().for_each(|item| _ = queue.push(*item, &LIMITS, FullQueue::Block));
         queue.pop(&LIMITS);
         assert!(queue.was_full());
         queue.pop(&LIMITS);
@@ -307,7 +307,7 @@ mod tests {
     fn what_is_in_flight_is_bounded_and_finishes_in_order() {
         let all = items(&[1; 4]);
         let mut queue = Queue::new(&LIMITS);
-        all.iter().for_each(|item| _ = queue.push(*item, &LIMITS, Policy::DropOldest));
+        all.iter().for_each(|item| _ = queue.push(*item, &LIMITS, FullQueue::DropOldest));
         assert_eq!([queue.take(&LIMITS), queue.take(&LIMITS)], [Some(all[0]), Some(all[1])]);
         assert_eq!((queue.take(&LIMITS), queue.is_ready(&LIMITS)), (None, false));
         assert!(!queue.finish(all[1].handle) && queue.finish(all[0].handle));

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use csp_messages::{
-    Budget, CacheConfig, ChannelConfig, ChannelKind, FormatId, HashKey, LastValueKey, MessagePlane, PathSpec,
-    PeerId, PlaneConfig, Policy, PoolConfig, PublishError, QueueLimits, Role, TraceRequest,
+    Budget, CacheConfig, ChannelConfig, ChannelKind, FormatId, FullQueue, HashKey, LastValueKey,
+    MessagePlane, PathSpec, PeerId, PlaneConfig, PoolConfig, PublishError, QueueLimits, Role, TraceRequest,
 };
 use csp_quality::{
     Board, Capacity, Cost, Descriptor, FlowSpec, FlowTable, LinkConfig, OutputLink, Plan, Predicate,
@@ -101,9 +101,9 @@ fn check(with_flows: bool) {
     let cache = Some(CacheConfig { key: LastValueKey::Topic, entries: 32, bytes: 256 * 50 });
     let queue = QueueLimits { messages: 20, bytes: 1 << 20, in_flight: 4 };
     let kinds = [
-        ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache },
-        ChannelKind::PublishSubscribe { policy: Policy::DropOldest, cache: None },
-        ChannelKind::PublishSubscribe { policy: Policy::Block, cache: None },
+        ChannelKind::PublishSubscribe { policy: FullQueue::DropNewest, cache },
+        ChannelKind::PublishSubscribe { policy: FullQueue::DropOldest, cache: None },
+        ChannelKind::PublishSubscribe { policy: FullQueue::Block, cache: None },
         ChannelKind::PushPull { backlog: queue },
     ];
     let (mut publishers, mut subscribers) = (Vec::new(), Vec::new());

@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 
 use csp_handlers::OUTPUTS_MAX;
 use csp_messages::{
-    Budget, ChannelConfig, ChannelId, ChannelKind, FormatId, HashKey, MessagePlane, PathChange, PathEntry,
-    PathError, PathId, PathSpec, PathState, PeerId, PlaneConfig, Policy, PublishError, QueueLimits, Role,
+    Budget, ChannelConfig, ChannelId, ChannelKind, FormatId, FullQueue, HashKey, MessagePlane, PathChange,
+    PathEntry, PathError, PathId, PathSpec, PathState, PeerId, PlaneConfig, PublishError, QueueLimits, Role,
     Targets,
 };
 use csp_support::Random;
@@ -28,7 +28,7 @@ struct World {
 }
 
 impl World {
-    fn new(policy: Policy, derived: usize) -> Self {
+    fn new(policy: FullQueue, derived: usize) -> Self {
         let mut plane = MessagePlane::new(PlaneConfig::new(HashKey([5, 6]))).unwrap();
         let mut add = |name: &str, policy| {
             let config = ChannelConfig {
@@ -46,7 +46,7 @@ impl World {
         };
         let (source, first) = add("source", policy);
         let (derived, mut subscribers): (Vec<_>, Vec<_>) =
-            (0..derived).map(|at| add(&format!("derived-{at}"), Policy::DropNewest)).unzip();
+            (0..derived).map(|at| add(&format!("derived-{at}"), FullQueue::DropNewest)).unzip();
         subscribers.insert(0, first);
         let publisher = plane.attach(source, Role::Publisher).unwrap();
         for channel in &derived {
@@ -105,7 +105,7 @@ impl World {
 
 #[test]
 fn outputs_of_a_path_lead_to_other_channels() {
-    let mut w = World::new(Policy::DropNewest, 2);
+    let mut w = World::new(FullQueue::DropNewest, 2);
     w.plane.activate_path(Instant::ZERO, w.divided()).unwrap();
     for _ in 0..4 {
         w.publish(1).unwrap();
@@ -121,7 +121,7 @@ fn outputs_of_a_path_lead_to_other_channels() {
 
 #[test]
 fn an_outlet_without_a_channel_discards() {
-    let mut w = World::new(Policy::DropNewest, 2);
+    let mut w = World::new(FullQueue::DropNewest, 2);
     let path = w.plane.activate_path(Instant::ZERO, w.divided()).unwrap();
     w.plane.set_outlets(path, Vec::new());
     w.publish(1).unwrap();
@@ -133,7 +133,7 @@ fn an_outlet_without_a_channel_discards() {
 /// Messages of a replaced path may leave by an outlet whose channel is gone: they are lost, and counted.
 #[test]
 fn what_an_outlet_of_a_removed_channel_discards_is_counted() {
-    let mut w = World::new(Policy::DropNewest, 2);
+    let mut w = World::new(FullQueue::DropNewest, 2);
     w.plane.activate_path(Instant::ZERO, w.divided()).unwrap();
     w.publish(1).unwrap();
     w.plane.remove_channel(w.derived[1]).unwrap();
@@ -146,7 +146,7 @@ fn what_an_outlet_of_a_removed_channel_discards_is_counted() {
 
 #[test]
 fn what_no_path_takes_reaches_no_outlet() {
-    let mut w = World::new(Policy::DropNewest, 2);
+    let mut w = World::new(FullQueue::DropNewest, 2);
     let spec = PathSpec { format: Some(FormatId(1)), ..w.divided() };
     w.plane.activate_path(Instant::ZERO, spec).unwrap();
     w.publish(2).unwrap();
@@ -156,7 +156,7 @@ fn what_no_path_takes_reaches_no_outlet() {
 
 #[test]
 fn a_channel_whose_paths_overlap_keeps_those_that_it_has() {
-    let mut w = World::new(Policy::DropNewest, 0);
+    let mut w = World::new(FullQueue::DropNewest, 0);
     let spec = |format: Option<u32>| PathSpec {
         format: format.map(FormatId),
         ..PathSpec::chain(w.source, &[("forward", 0, "")])
@@ -215,7 +215,7 @@ fn paths_of_formats_and_a_path_of_all_replace_each_other_without_loss() {
     for seed in 0..300 {
         println!("seed {seed}");
         let (mut random, mut shape) = (Random::new(seed), Shape::default());
-        let mut w = World::new(Policy::Block, 0);
+        let mut w = World::new(FullQueue::Block, 0);
         // The first format is the unknown one.
         let entry = if seed % 2 == 0 { PathEntry::All } else { PathEntry::Known };
         let mut expected: [VecDeque<u32>; FORMATS as usize] = Default::default();
@@ -255,7 +255,7 @@ fn take(w: &mut World, expected: &mut [VecDeque<u32>; FORMATS as usize]) -> usiz
 
 #[test]
 fn a_divided_path_is_replaced_under_traffic_and_no_output_loses_a_message() {
-    let mut w = World::new(Policy::Block, 2);
+    let mut w = World::new(FullQueue::Block, 2);
     let (mut random, mut published) = (Random::new(1), 0);
     let mut received = [0, 0, 0].map(|_: u32| Vec::new());
     w.plane.activate_path(Instant::ZERO, w.divided()).unwrap();

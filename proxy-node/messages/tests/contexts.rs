@@ -3,8 +3,8 @@
 
 use csp_handlers::{Call, Emit, FormatId, Full, Handler, Needs, ParameterError, State, Stop, Tick};
 use csp_messages::{
-    Budget, ChannelConfig, ChannelId, ChannelKind, HashKey, MessagePlane, PathChange, PathError, PathId,
-    PathSpec, PathState, PeerId, PlaneConfig, Policy, PublishError, QueueLimits, Role, StageMaker, StageSpec,
+    Budget, ChannelConfig, ChannelId, ChannelKind, FullQueue, HashKey, MessagePlane, PathChange, PathError,
+    PathId, PathSpec, PathState, PeerId, PlaneConfig, PublishError, QueueLimits, Role, StageMaker, StageSpec,
     Targets,
 };
 use csp_types::{Duration, Instant};
@@ -19,7 +19,7 @@ struct World {
 }
 
 impl World {
-    fn new(policy: Policy) -> Self {
+    fn new(policy: FullQueue) -> Self {
         let config = PlaneConfig { peers_max: 8, channels_max: 4, ..PlaneConfig::new(HashKey([3, 5])) };
         let mut plane = MessagePlane::new(config).unwrap();
         plane.handlers_mut().deploy("odd", Box::new(|| Box::new(Odd::default()))).unwrap();
@@ -131,7 +131,7 @@ fn odd(channel: ChannelId, parameters: &str) -> PathSpec {
 
 #[test]
 fn messages_pass_their_path_in_order_and_the_default_path_runs_no_context() {
-    let mut world = World::new(Policy::DropNewest);
+    let mut world = World::new(FullQueue::DropNewest);
     (1..4).for_each(|byte| assert_eq!(world.publish(byte), Ok(0)));
     assert!(!world.plane.contexts_have_work());
     assert_eq!(world.receive(), [1, 2, 3]);
@@ -149,7 +149,7 @@ fn messages_pass_their_path_in_order_and_the_default_path_runs_no_context() {
 
 #[test]
 fn an_output_goes_to_several_queues_and_to_receivers() {
-    let mut world = World::new(Policy::DropNewest);
+    let mut world = World::new(FullQueue::DropNewest);
     let mut spec =
         PathSpec::chain(world.channel, &[("multicast", 0, "5"), ("forward", 1, ""), ("forward", 2, "")]);
     let (a, b) = (Targets::stage(1), Targets::stage(2));
@@ -165,7 +165,7 @@ fn an_output_goes_to_several_queues_and_to_receivers() {
 
 #[test]
 fn a_path_that_cannot_be_is_refused_and_the_former_one_stays() {
-    let mut world = World::new(Policy::Block);
+    let mut world = World::new(FullQueue::Block);
     let id = world.activate(&[("drop-every", 0, "2")]);
     let chain = |stages: &[(&str, u16, &str)]| PathSpec::chain(world.channel, stages);
     let forward = chain(&[("forward", 0, ""), ("forward", 1, "")]);
@@ -210,11 +210,11 @@ fn a_path_that_cannot_be_is_refused_and_the_former_one_stays() {
 
 #[test]
 fn memory_that_a_path_needs_is_checked_before() {
-    let mut world = World::new(Policy::Block);
+    let mut world = World::new(FullQueue::Block);
     let contexts = csp_messages::ContextsConfig { state_bytes_max: 200, ..Default::default() };
     world.plane = MessagePlane::new(PlaneConfig { contexts, ..PlaneConfig::new(HashKey([1, 2])) }).unwrap();
     world.plane.handlers_mut().deploy("odd", Box::new(|| Box::new(Odd::default()))).unwrap();
-    let kind = ChannelKind::PublishSubscribe { policy: Policy::Block, cache: None };
+    let kind = ChannelKind::PublishSubscribe { policy: FullQueue::Block, cache: None };
     let budget = Budget { guaranteed: 2048, max: 1 << 20 };
     let config = ChannelConfig {
         name: "c".into(),
@@ -227,7 +227,7 @@ fn memory_that_a_path_needs_is_checked_before() {
     let channel = world.plane.add_channel(config).unwrap();
     let error = world.plane.activate_path(Instant::ZERO, odd(channel, "")).unwrap_err();
     assert_eq!(error, PathError::Memory { needed: 2, has: 1 });
-    let kind = ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None };
+    let kind = ChannelKind::PublishSubscribe { policy: FullQueue::DropNewest, cache: None };
     let config = ChannelConfig {
         name: "d".into(),
         kind,
@@ -244,7 +244,7 @@ fn memory_that_a_path_needs_is_checked_before() {
 
 #[test]
 fn what_is_in_the_former_path_leaves_first_and_its_state_goes_on() {
-    let mut world = World::new(Policy::DropNewest);
+    let mut world = World::new(FullQueue::DropNewest);
     let old = world.activate(&[("drop-every", 0, "3")]);
     [1, 2].into_iter().for_each(|byte| _ = world.publish(byte).unwrap());
     let new = world.activate(&[("drop-every", 3, "3")]);
@@ -268,7 +268,7 @@ fn what_is_in_the_former_path_leaves_first_and_its_state_goes_on() {
 
 #[test]
 fn parameters_change_between_two_messages() {
-    let mut world = World::new(Policy::DropNewest);
+    let mut world = World::new(FullQueue::DropNewest);
     let path = world.activate(&[("duplicate", 0, "1")]);
     world.publish(1).unwrap();
     assert_eq!(world.receive(), [1]);
@@ -282,8 +282,8 @@ fn parameters_change_between_two_messages() {
 #[test]
 fn a_full_path_drops_with_a_counter_or_holds_back() {
     for (policy, received, drops) in [
-        (Policy::DropNewest, [1, 2, 3, 4], [0, 0, 0, 0, 1, 1]),
-        (Policy::DropOldest, [3, 4, 5, 6], [0, 0, 0, 0, 1, 1]),
+        (FullQueue::DropNewest, [1, 2, 3, 4], [0, 0, 0, 0, 1, 1]),
+        (FullQueue::DropOldest, [3, 4, 5, 6], [0, 0, 0, 0, 1, 1]),
     ] {
         let mut world = World::new(policy);
         let path = world.activate(&[("forward", 0, "")]);
@@ -293,7 +293,7 @@ fn a_full_path_drops_with_a_counter_or_holds_back() {
         assert_eq!(world.plane.channel_status(world.channel).unwrap().counters.dropped_path, 2);
         assert_eq!(world.receive(), received);
     }
-    let mut world = World::new(Policy::Block);
+    let mut world = World::new(FullQueue::Block);
     world.activate(&[("forward", 0, "")]);
     let done = [1, 2, 3, 4, 5].map(|byte| world.publish(byte));
     assert_eq!(done, [Ok(0), Ok(0), Ok(0), Ok(0), Err(PublishError::Held)]);
@@ -305,10 +305,10 @@ fn a_full_path_drops_with_a_counter_or_holds_back() {
 
 #[test]
 fn a_receiver_that_does_not_read_holds_its_path_back_and_no_other() {
-    let mut world = World::new(Policy::Block);
+    let mut world = World::new(FullQueue::Block);
     let path = world.activate(&[("duplicate", 0, "3"), ("forward", 0, "")]);
     let calm = {
-        let kind = ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None };
+        let kind = ChannelKind::PublishSubscribe { policy: FullQueue::DropNewest, cache: None };
         let budget = Budget { guaranteed: 1 << 20, max: 2 << 20 };
         let config = ChannelConfig {
             name: "calm".into(),
@@ -349,7 +349,7 @@ fn handlers_that_misbehave_are_counted() {
         ("no frames", false, &[]),
     ];
     for (parameters, passes_faults, received) in cases {
-        let mut world = World::new(Policy::Block);
+        let mut world = World::new(FullQueue::Block);
         let spec = PathSpec { passes_faults, ..odd(world.channel, parameters) };
         let path = world.plane.activate_path(Instant::ZERO, spec).unwrap();
         world.publish(1).unwrap();
@@ -370,7 +370,7 @@ fn handlers_that_misbehave_are_counted() {
 
 #[test]
 fn timers_call_handlers_between_messages() {
-    let mut world = World::new(Policy::DropNewest);
+    let mut world = World::new(FullQueue::DropNewest);
     assert_eq!(world.plane.next_timeout(), None);
     world.plane.activate_path(Instant::ZERO, odd(world.channel, "")).unwrap();
     let at = Instant::ZERO + Duration::from_millis(5);
@@ -386,7 +386,7 @@ fn timers_call_handlers_between_messages() {
 
 #[test]
 fn a_removed_channel_takes_its_paths_with_it() {
-    let mut world = World::new(Policy::DropNewest);
+    let mut world = World::new(FullQueue::DropNewest);
     let old = world.activate(&[("forward", 0, "")]);
     world.publish(1).unwrap();
     let new = world.activate(&[("forward", 1, "")]);
@@ -400,7 +400,7 @@ fn a_removed_channel_takes_its_paths_with_it() {
 
 #[test]
 fn calls_are_measured_by_the_caller_s_clock() {
-    let mut world = World::new(Policy::DropNewest);
+    let mut world = World::new(FullQueue::DropNewest);
     let path = world.activate(&[("forward", 0, "")]);
     [1, 2, 3].into_iter().for_each(|byte| _ = world.publish(byte).unwrap());
     let mut nanos = 0;
@@ -449,7 +449,7 @@ impl Handler for Timed {
 
 #[test]
 fn a_handler_that_goes_on_with_another_s_state_has_its_own_timer() {
-    let mut world = World::new(Policy::DropNewest);
+    let mut world = World::new(FullQueue::DropNewest);
     let timed = |channel, period: Option<Duration>| {
         let mut spec = odd(channel, "");
         let make = move || Some(Box::new(Timed(period)) as Box<dyn Handler>);

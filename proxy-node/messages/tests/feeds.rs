@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 use csp_messages::{
-    Budget, ChannelConfig, ChannelId, ChannelKind, Feed, FormatId, HashKey, MessagePlane, PathSpec, PeerId,
-    PlaneConfig, Policy, PublishError, Published, QueueLimits, Role, TraceRequest,
+    Budget, ChannelConfig, ChannelId, ChannelKind, Feed, FormatId, FullQueue, HashKey, MessagePlane,
+    PathSpec, PeerId, PlaneConfig, PublishError, Published, QueueLimits, Role, TraceRequest,
 };
 use csp_types::Instant;
 
@@ -23,7 +23,7 @@ fn now() -> Instant {
     Instant::from_nanos(7)
 }
 
-fn channel(plane: &mut MessagePlane, name: &str, policy: Policy, messages: u32) -> ChannelId {
+fn channel(plane: &mut MessagePlane, name: &str, policy: FullQueue, messages: u32) -> ChannelId {
     let config = ChannelConfig {
         name: name.to_owned(),
         kind: ChannelKind::PublishSubscribe { policy, cache: None },
@@ -37,7 +37,7 @@ fn channel(plane: &mut MessagePlane, name: &str, policy: Policy, messages: u32) 
 
 impl World {
     /// A source and what is derived from it by `forward`; each with a subscriber.
-    fn new(source: Policy, derived: (Policy, u32)) -> World {
+    fn new(source: FullQueue, derived: (FullQueue, u32)) -> World {
         let mut plane = MessagePlane::new(PlaneConfig::new(HashKey([3, 4]))).unwrap();
         let source = channel(&mut plane, "source", source, 1_000);
         let derived = channel(&mut plane, "derived", derived.0, derived.1);
@@ -87,8 +87,8 @@ impl World {
 
 #[test]
 fn publishers_yield_to_what_is_derived_from_their_channel() {
-    for policy in [Policy::DropNewest, Policy::DropOldest, Policy::Block] {
-        let mut w = World::new(policy, (Policy::DropNewest, 1_000));
+    for policy in [FullQueue::DropNewest, FullQueue::DropOldest, FullQueue::Block] {
+        let mut w = World::new(policy, (FullQueue::DropNewest, 1_000));
         let mut yields = 0;
         for _ in 0..100 {
             if w.publish().unwrap().yields {
@@ -104,7 +104,7 @@ fn publishers_yield_to_what_is_derived_from_their_channel() {
 
 #[test]
 fn a_channel_that_drops_does_not_wait_for_turns_that_do_not_come() {
-    let mut w = World::new(Policy::DropNewest, (Policy::DropNewest, 1_000));
+    let mut w = World::new(FullQueue::DropNewest, (FullQueue::DropNewest, 1_000));
     for _ in 0..100 {
         w.publish().unwrap();
     }
@@ -113,7 +113,7 @@ fn a_channel_that_drops_does_not_wait_for_turns_that_do_not_come() {
 
 #[test]
 fn a_channel_that_holds_back_waits_until_there_is_room() {
-    let mut w = World::new(Policy::Block, (Policy::DropNewest, 1_000));
+    let mut w = World::new(FullQueue::Block, (FullQueue::DropNewest, 1_000));
     let mut sent = 0;
     while sent < 100 {
         match w.publish() {
@@ -132,7 +132,7 @@ fn a_channel_that_holds_back_waits_until_there_is_room() {
 
 #[test]
 fn nobody_waits_for_a_path_that_waits_for_its_own_receivers() {
-    let mut w = World::new(Policy::Block, (Policy::Block, 1));
+    let mut w = World::new(FullQueue::Block, (FullQueue::Block, 1));
     for n in 0..100 {
         let published = w.publish().unwrap_or_else(|error| panic!("message {n}: {error}"));
         assert!(!published.yields || n < u64::from(2 * WAITING), "message {n}");
@@ -144,7 +144,7 @@ fn nobody_waits_for_a_path_that_waits_for_its_own_receivers() {
 
 #[test]
 fn a_channel_with_a_path_of_its_own_waits_too() {
-    let mut w = World::new(Policy::DropNewest, (Policy::DropNewest, 1_000));
+    let mut w = World::new(FullQueue::DropNewest, (FullQueue::DropNewest, 1_000));
     // In another context, and eight messages for each.
     let chain = PathSpec::chain(w.source, &[("duplicate", 1, "2")]);
     w.plane.activate_path(now(), PathSpec { entry: csp_messages::PathEntry::Known, ..chain }).unwrap();
@@ -159,7 +159,7 @@ fn a_channel_with_a_path_of_its_own_waits_too() {
 #[test]
 fn rows_can_have_numbers_of_their_own() {
     let numbers = |own: bool| {
-        let mut w = World::new(Policy::DropNewest, (Policy::DropNewest, 1_000));
+        let mut w = World::new(FullQueue::DropNewest, (FullQueue::DropNewest, 1_000));
         let chain = PathSpec::chain(w.derived, &[("drop-every", 0, "2")]);
         w.plane.activate_path(now(), chain).unwrap();
         if own {
@@ -177,7 +177,7 @@ fn rows_can_have_numbers_of_their_own() {
 
 #[test]
 fn a_trace_shows_the_handlers_of_derived_channels() {
-    let mut w = World::new(Policy::DropNewest, (Policy::DropNewest, 1_000));
+    let mut w = World::new(FullQueue::DropNewest, (FullQueue::DropNewest, 1_000));
     let request = TraceRequest { messages: 1, topic: b"", until: now() + HOUR, clock: now };
     let trace = w.plane.arm_trace(now(), w.source, request).unwrap();
     w.publish().unwrap();

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use csp_handlers::FormatId;
 use csp_messages::{
-    Budget, CacheConfig, ChannelConfig, ChannelId, ChannelKind, HashKey, LastValueKey, MessagePlane, PeerId,
-    PlaneConfig, Policy, PoolConfig, QueueLimits, Role, SubscriptionsConfig,
+    Budget, CacheConfig, ChannelConfig, ChannelId, ChannelKind, FullQueue, HashKey, LastValueKey,
+    MessagePlane, PeerId, PlaneConfig, PoolConfig, QueueLimits, Role, SubscriptionsConfig,
 };
 use csp_support::Random;
 use csp_types::Instant;
@@ -15,7 +15,7 @@ const KEYS: u64 = 300;
 const QUEUE: u32 = 64;
 
 /// A channel with queues of so many messages, and memory for so many blocks.
-fn plane(policy: Policy, queue: u32, blocks: u64) -> (MessagePlane, ChannelId) {
+fn plane(policy: FullQueue, queue: u32, blocks: u64) -> (MessagePlane, ChannelId) {
     let pool = PoolConfig { block_len: 64, blocks: 4_096 };
     let subscriptions = SubscriptionsConfig {
         topic_len_max: 32,
@@ -68,7 +68,7 @@ fn take(plane: &mut MessagePlane, peer: PeerId, max: usize) -> Vec<(String, u64)
 
 #[test]
 fn a_joiner_gets_more_last_values_than_its_queue_holds() {
-    for policy in [Policy::DropNewest, Policy::DropOldest, Policy::Block] {
+    for policy in [FullQueue::DropNewest, FullQueue::DropOldest, FullQueue::Block] {
         let (mut plane, id) = plane(policy, QUEUE, 4_096);
         let publisher = plane.attach(id, Role::Publisher).unwrap();
         let sent: Vec<(String, u64)> = (0..KEYS)
@@ -91,7 +91,7 @@ fn a_joiner_gets_more_last_values_than_its_queue_holds() {
 /// The queue of a subscriber is more than half full when it subscribes to more.
 #[test]
 fn a_subscriber_with_a_full_queue_gets_last_values_when_it_has_room() {
-    let (mut plane, id) = plane(Policy::DropNewest, QUEUE, 4_096);
+    let (mut plane, id) = plane(FullQueue::DropNewest, QUEUE, 4_096);
     let publisher = plane.attach(id, Role::Publisher).unwrap();
     let mut expected: Vec<_> =
         (0..3).map(|n| (format!("B{n}"), publish(&mut plane, publisher, &format!("B{n}")))).collect();
@@ -112,7 +112,7 @@ fn a_subscriber_with_a_full_queue_gets_last_values_when_it_has_room() {
 /// A joiner whose messages were dropped because it took none goes on with the rest.
 #[test]
 fn a_joiner_that_stalled_gets_the_rest() {
-    let (mut plane, id) = plane(Policy::DropNewest, 400, 2 * KEYS + 2);
+    let (mut plane, id) = plane(FullQueue::DropNewest, 400, 2 * KEYS + 2);
     let publisher = plane.attach(id, Role::Publisher).unwrap();
     (0..KEYS).for_each(|n| _ = publish(&mut plane, publisher, &format!("T{n:03}")));
     let [joiner, slow] = [(); 2].map(|()| plane.attach(id, Role::Subscriber).unwrap());
@@ -145,7 +145,7 @@ fn each_last_value_comes_once_beside_what_arrives_meanwhile() {
     let seeds = std::env::var("CSP_SEED").ok().and_then(|seed| seed.parse().ok());
     for seed in seeds.map_or(0..100, |seed: u64| seed..seed + 1) {
         let mut random = Random::new(seed);
-        let (mut plane, id) = plane(Policy::DropNewest, QUEUE, 4_096);
+        let (mut plane, id) = plane(FullQueue::DropNewest, QUEUE, 4_096);
         let publisher = plane.attach(id, Role::Publisher).unwrap();
         let joiner = plane.attach(id, Role::Subscriber).unwrap();
         let topic = |n: u64| format!("{}{n}", ["A", "AB", "B"][n as usize % 3]);

@@ -5,13 +5,13 @@ use std::collections::{BTreeSet, VecDeque};
 
 use csp_handlers::FormatId;
 use csp_messages::{
-    Budget, ChannelConfig, ChannelId, ChannelKind, HashKey, MessageHandle, MessagePlane, PeerId, PlaneConfig,
-    Policy, PoolConfig, PublishError, QueueLimits, Role, SubscriptionsConfig,
+    Budget, ChannelConfig, ChannelId, ChannelKind, FullQueue, HashKey, MessageHandle, MessagePlane, PeerId,
+    PlaneConfig, PoolConfig, PublishError, QueueLimits, Role, SubscriptionsConfig,
 };
 use csp_types::Instant;
 use proptest::prelude::*;
 
-const POLICIES: [Policy; 3] = [Policy::DropNewest, Policy::DropOldest, Policy::Block];
+const POLICIES: [FullQueue; 3] = [FullQueue::DropNewest, FullQueue::DropOldest, FullQueue::Block];
 const LIMITS: QueueLimits = QueueLimits { messages: 5, bytes: 900, in_flight: 2 };
 const PEERS_MAX: usize = 12;
 
@@ -49,21 +49,21 @@ impl ModelPeer {
         self.waiting.iter().map(|message| message.1.len() as u64).sum()
     }
 
-    fn push(&mut self, message: Message, policy: Policy) {
+    fn push(&mut self, message: Message, policy: FullQueue) {
         match (self.is_full(), policy) {
-            (true, Policy::DropNewest) => {
+            (true, FullQueue::DropNewest) => {
                 self.dropped += 1;
                 return;
             }
-            (true, Policy::DropOldest) => {
+            (true, FullQueue::DropOldest) => {
                 self.waiting.pop_front();
                 self.dropped += 1;
             }
-            (true, Policy::Block) => panic!("publishers are held back before"),
+            (true, FullQueue::Block) => panic!("publishers are held back before"),
             (false, _) => {}
         }
         self.waiting.push_back(message);
-        self.blocks |= policy == Policy::Block && self.is_full();
+        self.blocks |= policy == FullQueue::Block && self.is_full();
     }
 
     fn take(&mut self) -> Option<Message> {
@@ -91,7 +91,7 @@ fn plane() -> (MessagePlane, Vec<ChannelId>) {
     let config = PlaneConfig::new(HashKey([3, 5]));
     let config = PlaneConfig { pool, subscriptions, channels_max: 3, peers_max: PEERS_MAX as u32, ..config };
     let mut plane = MessagePlane::new(config).unwrap();
-    let mut add = |policy: &Policy| {
+    let mut add = |policy: &FullQueue| {
         let kind = ChannelKind::PublishSubscribe { policy: *policy, cache: None };
         let budget = Budget { guaranteed: 64 * 1_300, max: 64 * 4_096 };
         let name = format!("{policy:?}");

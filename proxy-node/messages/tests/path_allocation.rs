@@ -6,8 +6,8 @@ mod chains;
 
 use csp_handlers::FormatId;
 use csp_messages::{
-    Budget, ChannelConfig, ChannelKind, HashKey, MessagePlane, PathSpec, PlaneConfig, Policy, PublishError,
-    QueueLimits, Role,
+    Budget, ChannelConfig, ChannelKind, FullQueue, HashKey, MessagePlane, PathSpec, PlaneConfig,
+    PublishError, QueueLimits, Role,
 };
 use csp_support::allocation;
 use csp_types::Instant;
@@ -22,8 +22,8 @@ fn a_path_allocates_nothing() {
     chains::deploy(plane.handlers_mut());
     let queue = QueueLimits { messages: 20, bytes: 1 << 20, in_flight: 4 };
     let kinds = [
-        ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None },
-        ChannelKind::PublishSubscribe { policy: Policy::Block, cache: None },
+        ChannelKind::PublishSubscribe { policy: FullQueue::DropNewest, cache: None },
+        ChannelKind::PublishSubscribe { policy: FullQueue::Block, cache: None },
         ChannelKind::PushPull { backlog: queue },
     ];
     let mut publishers = Vec::new();

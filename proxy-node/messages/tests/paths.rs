@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use chains::elsewhere::{self, Elsewhere};
 use chains::{Chain, deploy};
 use csp_messages::{
-    Budget, ChannelConfig, ChannelId, ChannelKind, FormatId, HashKey, MessagePlane, PathChange, PathId,
-    PathSpec, PathState, PeerId, PlaneConfig, Policy, PoolConfig, PublishError, QueueLimits, Role,
+    Budget, ChannelConfig, ChannelId, ChannelKind, FormatId, FullQueue, HashKey, MessagePlane, PathChange,
+    PathId, PathSpec, PathState, PeerId, PlaneConfig, PoolConfig, PublishError, QueueLimits, Role,
     SubscriptionsConfig,
 };
 use csp_support::Random;
@@ -41,7 +41,7 @@ struct World {
 
 fn kinds() -> [ChannelKind; 3] {
     let publish = |policy| ChannelKind::PublishSubscribe { policy, cache: None };
-    [publish(Policy::DropNewest), publish(Policy::Block), ChannelKind::PushPull { backlog: SMALL }]
+    [publish(FullQueue::DropNewest), publish(FullQueue::Block), ChannelKind::PushPull { backlog: SMALL }]
 }
 
 impl World {
@@ -53,7 +53,7 @@ impl World {
         let config = PlaneConfig { pool, subscriptions, peers_max: 4, channels_max: 2, ..config };
         let mut plane = MessagePlane::new(config).unwrap();
         deploy(plane.handlers_mut());
-        let drops = matches!(kind, ChannelKind::PublishSubscribe { policy: Policy::DropNewest, .. });
+        let drops = matches!(kind, ChannelKind::PublishSubscribe { policy: FullQueue::DropNewest, .. });
         // A receiver of the channel that drops has room for all, so that only paths drop.
         let (queue, blocks) = match drops {
             true => (QueueLimits { messages: 5_000, bytes: 1 << 30, in_flight: 2 }, 19_000),
@@ -244,7 +244,7 @@ fn paths_that_change_give_what_the_model_gives() {
         }
         println!("{kind:?}: {received} received, {dropped} dropped, {held} held, {replaced} replaced");
         if seeds().count() > 1 {
-            let drops = matches!(kind, ChannelKind::PublishSubscribe { policy: Policy::DropNewest, .. });
+            let drops = matches!(kind, ChannelKind::PublishSubscribe { policy: FullQueue::DropNewest, .. });
             assert!(
                 received > 10_000 && replaced > 1_000 && answered > 1_000,
                 "the test has worked: {answered}"

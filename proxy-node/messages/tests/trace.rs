@@ -5,8 +5,8 @@ use std::cell::Cell;
 
 use csp_handlers::FormatId;
 use csp_messages::{
-    Budget, ChannelConfig, ChannelId, ChannelKind, CopyState, HashKey, MessagePlane, PathSpec, PeerId,
-    PlaneConfig, Policy, PoolConfig, PublishError, QueueLimits, Role, TRACE_COPIES_MAX, TRACE_MESSAGES_MAX,
+    Budget, ChannelConfig, ChannelId, ChannelKind, CopyState, FullQueue, HashKey, MessagePlane, PathSpec,
+    PeerId, PlaneConfig, PoolConfig, PublishError, QueueLimits, Role, TRACE_COPIES_MAX, TRACE_MESSAGES_MAX,
     TRACE_TOPIC_LEN_MAX, TRACES_MAX, TraceError, TraceId, TraceRequest, TracedMessage,
 };
 use csp_types::{Duration, Instant};
@@ -57,7 +57,7 @@ impl World {
         World { plane, channel, sender }
     }
 
-    fn publish_subscribe(policy: Policy, blocks: u64) -> Self {
+    fn publish_subscribe(policy: FullQueue, blocks: u64) -> Self {
         World::new(ChannelKind::PublishSubscribe { policy, cache: None }, blocks)
     }
 
@@ -97,7 +97,7 @@ fn states(message: &TracedMessage) -> Vec<(PeerId, CopyState)> {
 
 #[test]
 fn a_trace_shows_who_gets_a_message_when_and_who_does_not() {
-    let mut w = World::publish_subscribe(Policy::DropNewest, 8);
+    let mut w = World::publish_subscribe(FullQueue::DropNewest, 8);
     let (all, full) = (w.subscriber(b""), w.subscriber(b"a"));
     w.subscriber(b"b");
     for n in 0..2u8 {
@@ -135,7 +135,7 @@ fn a_trace_shows_who_gets_a_message_when_and_who_does_not() {
 
 #[test]
 fn a_message_for_which_there_is_no_memory_is_dropped_for_all() {
-    let mut w = World::publish_subscribe(Policy::DropNewest, 2);
+    let mut w = World::publish_subscribe(FullQueue::DropNewest, 2);
     let full = w.subscriber(b"a");
     (0..2).for_each(|_| w.send(2, &[b"a"]).map(drop).unwrap());
     let (other, id) = (w.subscriber(b"b"), w.arm(request(2, b"")));
@@ -149,7 +149,7 @@ fn a_message_for_which_there_is_no_memory_is_dropped_for_all() {
 
 #[test]
 fn copies_that_are_dropped_later_say_why() {
-    let mut w = World::publish_subscribe(Policy::DropOldest, 3);
+    let mut w = World::publish_subscribe(FullQueue::DropOldest, 3);
     let (slow, leaves) = (w.subscriber(b"s"), w.subscriber(b"l"));
     let id = w.arm(request(3, b""));
     w.send(1, &[b"l"]).unwrap();
@@ -194,7 +194,7 @@ fn a_pushed_message_shows_the_puller_that_has_got_it() {
 
 #[test]
 fn traces_are_bounded_and_expire() {
-    let mut w = World::publish_subscribe(Policy::DropNewest, 8);
+    let mut w = World::publish_subscribe(FullQueue::DropNewest, 8);
     for _ in 0..TRACE_COPIES_MAX + 3 {
         w.subscriber(b"");
     }
@@ -223,7 +223,7 @@ fn traces_are_bounded_and_expire() {
 
 #[test]
 fn peers_and_their_prefixes_are_walked_in_parts() {
-    let mut w = World::publish_subscribe(Policy::DropNewest, 8);
+    let mut w = World::publish_subscribe(FullQueue::DropNewest, 8);
     let mut expected = vec![w.sender];
     expected.extend((0..50u8).map(|n| w.subscriber(&[n])));
     let gone = expected.remove(7);
@@ -250,7 +250,7 @@ fn peers_and_their_prefixes_are_walked_in_parts() {
 
 #[test]
 fn a_trace_shows_the_handlers_of_a_path() {
-    let mut w = World::publish_subscribe(Policy::DropNewest, 8);
+    let mut w = World::publish_subscribe(FullQueue::DropNewest, 8);
     let all = w.subscriber(b"");
     let spec = PathSpec::chain(w.channel, &[("drop-every", 0, "2"), ("forward", 3, "")]);
     w.plane.activate_path(at(0), spec).unwrap();
@@ -300,8 +300,8 @@ impl World {
 fn copies_that_leave_a_path_are_settled_as_those_without_one() {
     use CopyState::{DroppedNewest, DroppedOldest, Waiting, Written};
     for (policy, waiting, settled) in [
-        (Policy::DropNewest, [Waiting, Waiting, DroppedNewest], [Written(42), Written(42), DroppedNewest]),
-        (Policy::DropOldest, [DroppedOldest, Waiting, Waiting], [DroppedOldest, Written(42), Written(42)]),
+        (FullQueue::DropNewest, [Waiting, Waiting, DroppedNewest], [Written(42), Written(42), DroppedNewest]),
+        (FullQueue::DropOldest, [DroppedOldest, Waiting, Waiting], [DroppedOldest, Written(42), Written(42)]),
     ] {
         for has_path in [false, true] {
             let mut w = World::publish_subscribe(policy, 8);
@@ -324,8 +324,8 @@ fn copies_that_leave_a_path_are_settled_as_those_without_one() {
 fn copies_of_messages_that_a_path_has_no_room_for_are_settled() {
     use CopyState::{DroppedPath, Waiting, Written};
     for (policy, waiting, settled) in [
-        (Policy::DropNewest, [Waiting, Waiting, DroppedPath], [Written(42), Written(42), DroppedPath]),
-        (Policy::DropOldest, [DroppedPath, Waiting, Waiting], [DroppedPath, Written(42), Written(42)]),
+        (FullQueue::DropNewest, [Waiting, Waiting, DroppedPath], [Written(42), Written(42), DroppedPath]),
+        (FullQueue::DropOldest, [DroppedPath, Waiting, Waiting], [DroppedPath, Written(42), Written(42)]),
     ] {
         let mut w = World::publish_subscribe(policy, 8);
         let all = w.subscriber(b"");

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::client::null_handshake;
 use common::{End, message, of_channels, ready, subscribe};
-use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits};
+use csp_messages::{Budget, ChannelConfig, ChannelKind, FullQueue, HashKey, QueueLimits};
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_quality::OutputLink;
 use csp_services::{
@@ -45,7 +45,7 @@ fn channel(kind: ChannelKind) -> ChannelConfig {
 }
 
 fn publish_subscribe() -> ChannelKind {
-    ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None }
+    ChannelKind::PublishSubscribe { policy: FullQueue::DropNewest, cache: None }
 }
 
 fn push_pull() -> ChannelKind {
@@ -255,7 +255,7 @@ fn what_several_receive_is_encoded_once() {
 #[test]
 fn more_than_the_memory_holds_goes_to_each_in_order() {
     for lends in [true, false] {
-        let mut w = World::new(ChannelKind::PublishSubscribe { policy: Policy::Block, cache: None });
+        let mut w = World::new(ChannelKind::PublishSubscribe { policy: FullQueue::Block, cache: None });
         let stack = Stack::new(StackConfig { blocks: 1024, ..StackConfig::default() });
         w.engine = lends.then(|| Rc::new(RefCell::new(stack)));
         (1..=4).for_each(|n| w.connect(n, if n == 1 { "PUB" } else { "SUB" }));

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use common::client::null_handshake;
 use common::{End, message, of_channels, subscribe};
 use csp_messages::{
-    Budget, CacheConfig, ChannelConfig, ChannelCounters, ChannelKind, HashKey, LastValueKey, Policy,
+    Budget, CacheConfig, ChannelConfig, ChannelCounters, ChannelKind, FullQueue, HashKey, LastValueKey,
     QueueLimits,
 };
 use csp_proxy_core::service::local::{LocalServices, Step};
@@ -37,7 +37,7 @@ fn spec(number: u32, kind: ChannelKind) -> ChannelSpec {
 }
 
 fn publish_subscribe(cache: Option<CacheConfig>) -> ChannelKind {
-    ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache }
+    ChannelKind::PublishSubscribe { policy: FullQueue::DropNewest, cache }
 }
 
 impl World {

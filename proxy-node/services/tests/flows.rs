@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use common::{End, client, of_channels};
 use csp_formats::{Cell, Fixed, Load, Schema};
-use csp_messages::{Budget, ChannelConfig, ChannelKind, FormatId, HashKey, Policy, QueueLimits};
+use csp_messages::{Budget, ChannelConfig, ChannelKind, FormatId, FullQueue, HashKey, QueueLimits};
 use csp_operators::FormatSet;
 use csp_proxy_core::service::local::LocalServices;
 use csp_quality::{
@@ -54,7 +54,7 @@ impl World {
         let mut broker = MessageBroker::new(MessagesConfig::new(HashKey([1, 2])));
         let channel = ChannelConfig {
             name: "ticks".to_owned(),
-            kind: ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None },
+            kind: ChannelKind::PublishSubscribe { policy: FullQueue::DropNewest, cache: None },
             budget: Budget { guaranteed: 4 << 20, max: 32 << 20 },
             message_len_max: 1 << 20,
             queue: QueueLimits::default(),

@@ -201,7 +201,7 @@ fn a_joiner_gets_all_last_values() {
     let (mut spec, topics) = (open_channel(), 2_500);
     let cache =
         csp_messages::CacheConfig { key: csp_messages::LastValueKey::Topic, entries: 4_000, bytes: 8 << 20 };
-    let policy = csp_messages::Policy::DropNewest;
+    let policy = csp_messages::FullQueue::DropNewest;
     spec.channel.kind = csp_messages::ChannelKind::PublishSubscribe { policy, cache: Some(cache) };
     assert!(spec.channel.queue.messages < topics);
     let mut server = Server::new(spec);

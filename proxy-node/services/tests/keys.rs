@@ -169,7 +169,7 @@ fn what_has_no_room_is_sealed_once_and_arrives_whole() {
 fn a_publisher_that_is_held_back_publishes_its_sealed_message_once() {
     let mut spec = keyed_channel();
     spec.channel.kind =
-        csp_messages::ChannelKind::PublishSubscribe { policy: csp_messages::Policy::Block, cache: None };
+        csp_messages::ChannelKind::PublishSubscribe { policy: csp_messages::FullQueue::Block, cache: None };
     spec.channel.queue.messages = 5;
     let mut w = World::new(spec);
     let mut writer = w.connect_curve(1, WRITER, "PUB");

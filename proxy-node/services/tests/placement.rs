@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use common::client::null_handshake;
 use common::{End, of_channels, ready};
-use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits, Role, Targets};
+use csp_messages::{Budget, ChannelConfig, ChannelKind, FullQueue, HashKey, QueueLimits, Role, Targets};
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_quality::OutputLink;
 use csp_services::{
@@ -32,7 +32,7 @@ fn owner(name: &str) -> Owner {
 }
 
 fn publish() -> ChannelKind {
-    ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None }
+    ChannelKind::PublishSubscribe { policy: FullQueue::DropNewest, cache: None }
 }
 
 /// A port of length-prefixed peers that send and receive.

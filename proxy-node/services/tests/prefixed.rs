@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use common::client::null_handshake;
 use common::{End, of_channels, ready};
-use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits, Role};
+use csp_messages::{Budget, ChannelConfig, ChannelKind, FullQueue, HashKey, QueueLimits, Role};
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_quality::OutputLink;
 use csp_services::{ChannelSpec, Header, MessageBroker, MessagesConfig, PrefixedPort};
@@ -63,7 +63,7 @@ fn ports(kind: &ChannelKind) -> Vec<PrefixedPort> {
     ]
 }
 
-fn publish(policy: Policy) -> ChannelKind {
+fn publish(policy: FullQueue) -> ChannelKind {
     ChannelKind::PublishSubscribe { policy, cache: None }
 }
 
@@ -167,7 +167,7 @@ impl World {
 
 #[test]
 fn what_a_client_sends_all_clients_receive_byte_for_byte() {
-    let mut w = World::new(publish(Policy::DropNewest));
+    let mut w = World::new(publish(FullQueue::DropNewest));
     [1, 2].iter().for_each(|n| w.connect(*n, SOFH));
     w.connect(3, FEED);
     w.connect(4, SHORT);
@@ -193,7 +193,7 @@ fn any_cut_of_the_stream_gives_the_same_messages() {
         [0, 1, 5, 250, 9_000, 0, 40_000, MESSAGE_LEN_MAX - 6].map(|len| vec![len as u8; len]).to_vec();
     let all: Vec<u8> = bodies.iter().flat_map(|body| sofh(body)).collect();
     for seed in 1..=20u64 {
-        let mut w = World::new(publish(Policy::DropNewest));
+        let mut w = World::new(publish(FullQueue::DropNewest));
         w.connect(1, SOFH);
         w.connect(2, FEED);
         let (mut rest, mut state, mut got) = (&all[..], seed, Vec::new());
@@ -217,7 +217,7 @@ fn any_cut_of_the_stream_gives_the_same_messages() {
 /// Nobody publishes to a derived channel, whatever framing its ports have.
 #[test]
 fn peers_of_a_derived_channel_receive_and_do_not_publish() {
-    let mut w = World::new(publish(Policy::DropNewest));
+    let mut w = World::new(publish(FullQueue::DropNewest));
     let spec = ChannelSpec { derived: true, ..w.spec.clone() };
     w.broker.apply(NOW, &of_channels([spec])).unwrap();
     for (n, port) in [(1, SOFH), (2, STRIPPED), (3, SHORT)] {
@@ -231,7 +231,7 @@ fn peers_of_a_derived_channel_receive_and_do_not_publish() {
 
 #[test]
 fn zeromq_and_length_prefixed_peers_meet_on_one_channel() {
-    let mut w = World::new(publish(Policy::DropNewest));
+    let mut w = World::new(publish(FullQueue::DropNewest));
     w.connect_zmtp(1, "PUB");
     w.connect_zmtp(2, "SUB");
     w.connect(3, SOFH);
@@ -256,7 +256,7 @@ fn zeromq_and_length_prefixed_peers_meet_on_one_channel() {
 
 #[test]
 fn a_described_header_is_filled_and_a_length_that_it_cannot_say_is_left_out() {
-    let kind = publish(Policy::DropNewest);
+    let kind = publish(FullQueue::DropNewest);
     let mut w = World::new(kind);
     let mut prefixed = ports(&kind);
     prefixed[2].role = Role::Both;
@@ -289,7 +289,7 @@ fn a_client_that_sends_nonsense_is_reset_after_what_was_right_and_no_other_is_di
         (&[0xff, 0xff, 0xff, 0xff, 0, 0], "a message that is too long"),
         (b"GET / HTTP/1.1\r\n\r\n", "another protocol"),
     ] {
-        let mut w = World::new(publish(Policy::DropNewest));
+        let mut w = World::new(publish(FullQueue::DropNewest));
         [1, 2].iter().for_each(|n| w.connect(*n, SOFH));
         w.arrive(1, &[&sofh(b"right")[..], nonsense].concat());
         assert_eq!((w.steps[&1], w.malformed()), (Step::Reset, 1), "{name}");
@@ -304,7 +304,7 @@ fn a_client_that_sends_nonsense_is_reset_after_what_was_right_and_no_other_is_di
 #[test]
 fn a_stream_may_end_between_messages_only() {
     for (left, step, malformed) in [(0, Step::Close, 0), (1, Step::Reset, 1), (8, Step::Reset, 1)] {
-        let mut w = World::new(publish(Policy::DropNewest));
+        let mut w = World::new(publish(FullQueue::DropNewest));
         w.connect(1, SOFH);
         w.connect(2, FEED);
         w.arrive(1, &[&sofh(b"one")[..], &sofh(b"two two")[..left]].concat());
@@ -313,7 +313,7 @@ fn a_stream_may_end_between_messages_only() {
         assert_eq!(w.taken(2), sofh(b"one"));
     }
     // Also if the part was moved out of the window.
-    let mut w = World::new(publish(Policy::DropNewest));
+    let mut w = World::new(publish(FullQueue::DropNewest));
     w.connect(1, SOFH);
     w.arrive(1, &sofh(&[7; 30_000])[..20_000]);
     assert!(w.ends[&1].arrived.is_empty());
@@ -323,7 +323,7 @@ fn a_stream_may_end_between_messages_only() {
 
 #[test]
 fn a_client_that_does_not_read_loses_messages_of_its_own_queue() {
-    let mut w = World::new(publish(Policy::DropNewest));
+    let mut w = World::new(publish(FullQueue::DropNewest));
     w.connect(1, SHORT);
     [2, 3].iter().for_each(|n| w.connect(*n, FEED));
     w.ends.get_mut(&2).unwrap().room = 50;
@@ -366,9 +366,9 @@ fn pushers_are_held_back_and_nothing_is_lost() {
 fn a_full_channel_refuses_a_connection_and_keeps_nothing_of_it() {
     let mut config = MessagesConfig::new(HashKey([1, 2]));
     config.peers_max = 2;
-    let mut w = World::new(publish(Policy::DropNewest));
+    let mut w = World::new(publish(FullQueue::DropNewest));
     let mut broker = MessageBroker::new(config);
-    let kind = publish(Policy::DropNewest);
+    let kind = publish(FullQueue::DropNewest);
     let channel = ChannelConfig {
         name: "ticks".to_owned(),
         budget: Budget { guaranteed: 1 << 20, max: 2 << 20 },

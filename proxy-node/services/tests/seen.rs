@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use common::client::null_handshake;
 use common::{End, of_channels, subscribe};
 use csp_messages::{
-    Budget, ChannelConfig, ChannelKind, CopyState, HashKey, Policy, QueueLimits, Role, TraceError,
+    Budget, ChannelConfig, ChannelKind, CopyState, FullQueue, HashKey, QueueLimits, Role, TraceError,
     TraceRequest,
 };
 use csp_proxy_core::service::local::LocalServices;
@@ -38,7 +38,7 @@ impl World {
         let mut broker = MessageBroker::new(MessagesConfig::new(HashKey([1, 2])));
         let channel = ChannelConfig {
             name: "ticks".to_owned(),
-            kind: ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None },
+            kind: ChannelKind::PublishSubscribe { policy: FullQueue::DropNewest, cache: None },
             budget: Budget { guaranteed: 4 << 20, max: 32 << 20 },
             message_len_max: 1 << 20,
             queue: QueueLimits { messages: 1, ..QueueLimits::default() },

@@ -43,7 +43,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use csp_handlers::builtin;
-    use csp_messages::{Budget, ChannelConfig, ChannelKind, Policy, QueueLimits};
+    use csp_messages::{Budget, ChannelConfig, ChannelKind, FullQueue, QueueLimits};
     use csp_services::{ChannelPolicy, ChannelSpec, MessagesPolicy, PathStage};
 
     use super::*;
@@ -51,7 +51,7 @@ mod tests {
     fn channel() -> ChannelConfig {
         ChannelConfig {
             name: "ticks".to_owned(),
-            kind: ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None },
+            kind: ChannelKind::PublishSubscribe { policy: FullQueue::DropNewest, cache: None },
             budget: Budget { guaranteed: 0, max: 1 << 20 },
             message_len_max: 1 << 10,
             queue: QueueLimits::default(),

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use csp_lan::faulty::FaultConfig;
-use csp_messages::{ChannelKind, Policy, QueueLimits};
+use csp_messages::{ChannelKind, FullQueue, QueueLimits};
 use csp_simulation::messages::{
     Leaves, MessageIncident, MessageReport, MessageScenario, MessageWorld, PeerPlan, Place, Role,
     SwapCounters,
@@ -171,7 +171,7 @@ fn quiet() -> MessageScenario {
         plan.spec.channel.budget.max = 2 << 20;
         plan.spec.channel.kind = match plan.spec.channel.kind {
             ChannelKind::PublishSubscribe { .. } => {
-                ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None }
+                ChannelKind::PublishSubscribe { policy: FullQueue::DropNewest, cache: None }
             }
             ChannelKind::PushPull { .. } => ChannelKind::PushPull { backlog: QueueLimits::default() },
         };

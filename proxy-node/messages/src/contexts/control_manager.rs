@@ -12,7 +12,7 @@ use super::Contexts;
 use super::path::{Path, PathCounters, PathId, PathSpec, STAGES_MAX, Stage, StageSpec, Targets, Timer};
 use crate::channel::Channel;
 use crate::pool::{MessagePool, Usage};
-use crate::queue::{Policy, Queue};
+use crate::queue::{FullQueue, Queue};
 use crate::schedule::Schedule;
 
 /// Why a path is not activated.
@@ -385,7 +385,7 @@ pub fn check_formats(format: FormatId, stages: &[FormatStage<'_>]) -> Result<(),
 /// Checks that a path of a channel that holds publishers back can continue independently of other channels.
 fn check_memory(made: u32, ch: &Channel, pool: &MessagePool, usage: Usage) -> Result<(), PathError> {
     let needed = pool.blocks_for(ch.config.message_len_max) + made;
-    match ch.policy() == Policy::Block && made > 0 && needed > usage.guaranteed {
+    match ch.policy() == FullQueue::Block && made > 0 && needed > usage.guaranteed {
         true => Err(PathError::Memory { needed, has: usage.guaranteed }),
         false => Ok(()),
     }

@@ -9,7 +9,7 @@ use crate::channel::Channel;
 use crate::flows::{self, FieldsInForce};
 use crate::plane::{ChannelId, Distribution};
 use crate::pool::{MessageHandle, MessagePool};
-use crate::queue::{Item, Policy};
+use crate::queue::{FullQueue, Item};
 
 /// Largest number of messages at the ends of paths that wait to be copied to other channels: one call of a
 /// handler may emit this many.
@@ -60,7 +60,7 @@ fn body(pool: &MessagePool, handle: MessageHandle) -> (u32, u32) {
 impl Outlet<'_> {
     /// Returns whether the channel holds back instead of dropping.
     pub fn holds_back(&self) -> bool {
-        self.ch.policy() == Policy::Block
+        self.ch.policy() == FullQueue::Block
     }
 
     /// Gives a message to the receivers. Takes over one reference.

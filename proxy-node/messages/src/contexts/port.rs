@@ -7,7 +7,7 @@ use super::path::{PathCounters, Targets};
 use crate::plane::ChannelId;
 use crate::pool::derive::Origin;
 use crate::pool::{FRAMES_MAX, MessageHandle, PoolError};
-use crate::queue::{Item, Policy, Queue, QueueLimits};
+use crate::queue::{FullQueue, Item, Queue, QueueLimits};
 
 /// The resource that an emit waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,7 +153,7 @@ impl StagePort<'_> {
         }
         for stage in targets.stages() {
             match stage.checked_sub(self.first).and_then(|at| self.later.get_mut(at)) {
-                Some(queue) => _ = queue.push(item, self.limits, Policy::Block),
+                Some(queue) => _ = queue.push(item, self.limits, FullQueue::Block),
                 None => _ = self.outlet.pool.release(handle),
             }
         }

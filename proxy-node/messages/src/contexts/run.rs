@@ -14,7 +14,7 @@ use super::{ChannelPaths, Contexts, queue_number, stage_of};
 use crate::channel::Channel;
 use crate::list::List;
 use crate::pool::{MessageHandle, MessagePool};
-use crate::queue::{Item, Policy, Pushed};
+use crate::queue::{FullQueue, Item, Pushed};
 use crate::schedule::{Schedule, Turn};
 
 /// Outcome of a queue's turn.
@@ -132,12 +132,12 @@ impl Contexts {
         &mut self,
         index: u16,
         item: Item,
-        policy: Policy,
+        policy: FullQueue,
         schedule: &mut Schedule,
     ) -> Option<MessageHandle> {
         let path = self.path_mut(index)?;
         // Messages that a remote context has been given stay in front.
-        let policy = if path.stages[0].given > 0 { Policy::DropNewest } else { policy };
+        let policy = if path.stages[0].given > 0 { FullQueue::DropNewest } else { policy };
         let was_empty = path.queues[0].len() == path.stages[0].given as usize;
         let dropped = match path.queues[0].push(item, &path.spec.queue, policy) {
             Pushed::Queued => None,

@@ -20,7 +20,7 @@ use super::{ChannelId, PlaneConfig};
 use crate::channel::Channel;
 use crate::peers::{PeerId, Peers, Role};
 use crate::pool::{MessagePool, PoolError};
-use crate::queue::{Item, Policy};
+use crate::queue::{FullQueue, Item};
 use crate::subscriptions::{Change, SubscribeError, Subscriptions};
 use crate::trace::{CopyState, Traces};
 
@@ -264,7 +264,7 @@ impl Distribution {
         let handle = loop {
             match pool.store(slot, (now, ch.sequence + 1), frames, message.parts.clone()) {
                 Ok(handle) => break handle,
-                Err(PoolError::Budget | PoolError::Exhausted) if ch.policy() != Policy::Block => {
+                Err(PoolError::Budget | PoolError::Exhausted) if ch.policy() != FullQueue::Block => {
                     if !to.peers.shed(ch, pool, now, stalled_after) {
                         ch.counters.keep_failed += u64::from(ch.cache.is_some());
                         let Receivers { peers, matched, .. } = to;
@@ -306,7 +306,7 @@ impl Distribution {
     /// Queues a stored message for one puller, or in the backlog. Takes over one reference.
     pub fn give_one(&mut self, ch: &mut Channel, item: Item) {
         if let Some(limits) = ch.backlog_limits() {
-            ch.backlog.push(item, &limits, Policy::Block);
+            ch.backlog.push(item, &limits, FullQueue::Block);
             self.receivers.peers.distribute(ch);
         }
     }

@@ -23,7 +23,7 @@ use crate::channel::Channel;
 use crate::contexts::Entry;
 use crate::pool::derive::Origin;
 use crate::pool::{FRAMES_MAX, MessageHandle};
-use crate::queue::Policy;
+use crate::queue::FullQueue;
 
 /// Copies messages of one format to another channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,7 +105,7 @@ impl MessagePlane {
         let Some(ch) = self.channels.at(slot) else { return false };
         let is_full = |entry: Entry| entry.is_full || entry.was_full;
         let mut feeds = ch.feeds.iter().filter(|feed| format.is_none_or(|format| feed.takes(format)));
-        ch.policy() == Policy::Block && feeds.any(|feed| self.room_of(*feed).is_some_and(is_full))
+        ch.policy() == FullQueue::Block && feeds.any(|feed| self.room_of(*feed).is_some_and(is_full))
     }
 
     /// Returns whether contexts should have turns for a channel that this one feeds, or to which its paths

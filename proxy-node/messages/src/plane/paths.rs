@@ -11,7 +11,7 @@ use crate::contexts::{
     PathStatus, StateRefusal, Step,
 };
 use crate::pool::{MessageHandle, MessagePool, PoolError};
-use crate::queue::{Item, Policy};
+use crate::queue::{FullQueue, Item};
 use crate::schedule::Turn;
 
 impl MessagePlane {
@@ -190,7 +190,7 @@ impl MessagePlane {
             distribution.check_topic(frames)?;
         }
         let (policy, entry) = (ch.policy(), contexts.entry(path));
-        let holds_back = policy == Policy::Block;
+        let holds_back = policy == FullQueue::Block;
         let dropped = |ch: &mut crate::channel::Channel| {
             ch.counters.dropped_path += 1;
             Ok(Published { sequence: ch.number(len), receivers: 0, dropped: 1, yields: false })
@@ -202,7 +202,7 @@ impl MessagePlane {
         if holds_back && (entry.is_full || entry.was_full) {
             return Err(PublishError::Held);
         }
-        if entry.is_full && policy == Policy::DropNewest {
+        if entry.is_full && policy == FullQueue::DropNewest {
             contexts.refuse(path, false);
             return dropped(ch);
         }

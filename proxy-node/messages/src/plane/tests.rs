@@ -2,7 +2,7 @@ use super::*;
 use crate::cache::{CacheConfig, LastValueKey};
 use crate::config::ChannelKind;
 use crate::pool::{Budget, PoolConfig};
-use crate::queue::{Policy, QueueLimits};
+use crate::queue::{FullQueue, QueueLimits};
 use crate::schedule::TurnBudget;
 use crate::subscriptions::SubscriptionsConfig;
 use crate::table::HashKey;
@@ -39,7 +39,7 @@ fn channel(name: &str, kind: ChannelKind, guaranteed: u64, max: u64) -> ChannelC
     }
 }
 
-fn drops(policy: Policy) -> ChannelKind {
+fn drops(policy: FullQueue) -> ChannelKind {
     ChannelKind::PublishSubscribe { policy, cache: None }
 }
 
@@ -83,7 +83,7 @@ impl MessagePlane {
 #[test]
 fn a_message_reaches_each_subscriber_of_its_topic_once() {
     let mut plane = plane(64);
-    let id = plane.add_channel(channel("quotes", drops(Policy::DropNewest), 0, 64)).unwrap();
+    let id = plane.add_channel(channel("quotes", drops(FullQueue::DropNewest), 0, 64)).unwrap();
     let publisher = plane.attach(id, Role::Publisher).unwrap();
     let [all, some] = ["", "a."].map(|prefix| plane.subscriber(id, prefix));
     plane.subscribe(at(0), some, b"a.b").unwrap();
@@ -101,7 +101,7 @@ fn a_message_reaches_each_subscriber_of_its_topic_once() {
 #[test]
 fn bad_messages_are_refused_and_counted() {
     let mut plane = plane(64);
-    let mut config = channel("c", drops(Policy::DropNewest), 0, 64);
+    let mut config = channel("c", drops(FullQueue::DropNewest), 0, 64);
     config.message_len_max = 64 * 64;
     let id = plane.add_channel(config).unwrap();
     let publisher = plane.attach(id, Role::Publisher).unwrap();
@@ -140,7 +140,7 @@ fn bad_messages_are_refused_and_counted() {
 /// Its queue would hold more than the whole budget of the channel.
 #[test]
 fn a_stopped_subscriber_costs_others_no_message() {
-    for policy in [Policy::DropNewest, Policy::DropOldest] {
+    for policy in [FullQueue::DropNewest, FullQueue::DropOldest] {
         let mut plane = plane(64);
         let mut config = channel("c", drops(policy), 0, 6);
         config.queue.messages = 1_000;
@@ -171,7 +171,7 @@ fn a_stopped_subscriber_costs_others_no_message() {
 #[test]
 fn without_memory_and_stalled_subscribers_the_new_message_is_dropped_and_counted() {
     let mut plane = plane(64);
-    let id = plane.add_channel(channel("c", drops(Policy::DropOldest), 0, 4)).unwrap();
+    let id = plane.add_channel(channel("c", drops(FullQueue::DropOldest), 0, 4)).unwrap();
     let publisher = plane.attach(id, Role::Publisher).unwrap();
     let reader = plane.subscriber(id, "");
     let sent: Vec<_> = (0..6).map(|_| plane.send(at(0), publisher, "x").unwrap()).collect();
@@ -183,7 +183,7 @@ fn without_memory_and_stalled_subscribers_the_new_message_is_dropped_and_counted
 #[test]
 fn a_flood_of_one_channel_leaves_the_other_its_guarantee() {
     let mut plane = plane(32);
-    let mut flood = channel("flood", drops(Policy::DropNewest), 0, 32);
+    let mut flood = channel("flood", drops(FullQueue::DropNewest), 0, 32);
     flood.queue.messages = 1_000;
     let [flood, calm] =
         [flood, channel("calm", pushes(), 8, 8)].map(|config| plane.add_channel(config).unwrap());
@@ -199,7 +199,7 @@ fn a_flood_of_one_channel_leaves_the_other_its_guarantee() {
 #[test]
 fn a_full_subscriber_that_blocks_holds_back_publishers_until_half_is_taken() {
     let mut plane = plane(64);
-    let id = plane.add_channel(channel("c", drops(Policy::Block), 64, 64)).unwrap();
+    let id = plane.add_channel(channel("c", drops(FullQueue::Block), 64, 64)).unwrap();
     let publishers = [(); 2].map(|()| plane.attach(id, Role::Publisher).unwrap());
     let [slow, fast] = ["", ""].map(|prefix| plane.subscriber(id, prefix));
     (0..8).for_each(|_| assert!(plane.send(at(0), publishers[0], "x").is_ok()));
@@ -268,7 +268,7 @@ fn a_pusher_that_waits_for_memory_goes_on_when_some_is_released() {
 fn a_late_subscriber_gets_last_values_that_no_earlier_subscription_gave() {
     let mut plane = plane(64);
     let cache = Some(CacheConfig { key: LastValueKey::Topic, entries: 3, bytes: 16 * BLOCK });
-    let kind = ChannelKind::PublishSubscribe { policy: Policy::DropOldest, cache };
+    let kind = ChannelKind::PublishSubscribe { policy: FullQueue::DropOldest, cache };
     let id = plane.add_channel(channel("c", kind, 0, 64)).unwrap();
     let publisher = plane.attach(id, Role::Publisher).unwrap();
     for (topic, value) in [("old", "0"), ("a", "1"), ("ab", "2"), ("a", "3"), ("b", "4")] {
@@ -301,7 +301,7 @@ fn a_late_subscriber_gets_last_values_that_no_earlier_subscription_gave() {
 #[test]
 fn a_channel_that_is_removed_leaves_nothing_and_its_names_are_stale() {
     let mut plane = plane(64);
-    let configs = [channel("a", drops(Policy::Block), 64, 64), channel("b", pushes(), 1, 1)];
+    let configs = [channel("a", drops(FullQueue::Block), 64, 64), channel("b", pushes(), 1, 1)];
     let id = plane.add_channel(configs[0].clone()).unwrap();
     assert_eq!(plane.add_channel(configs[0].clone()), Err(ChannelError::Exists));
     assert!(
@@ -332,7 +332,7 @@ fn a_channel_that_is_removed_leaves_nothing_and_its_names_are_stale() {
 fn a_saturated_channel_does_not_keep_the_worker_from_others() {
     let mut plane = plane(64);
     let [busy, calm] = ["busy", "calm"]
-        .map(|name| plane.add_channel(channel(name, drops(Policy::DropOldest), 0, 64)).unwrap());
+        .map(|name| plane.add_channel(channel(name, drops(FullQueue::DropOldest), 0, 64)).unwrap());
     let publishers = [busy, calm].map(|id| plane.attach(id, Role::Publisher).unwrap());
     let [first, second, _] = [busy, busy, calm].map(|id| plane.subscriber(id, ""));
     (0..8).for_each(|_| _ = plane.send(at(0), publishers[0], "x"));
@@ -418,7 +418,7 @@ fn numbers_are_missing_only_where_a_drop_was_counted() {
     for seed in seeds() {
         let mut random = Random::new(seed);
         let mut plane = plane(24);
-        let policies = [Policy::DropNewest, Policy::DropOldest];
+        let policies = [FullQueue::DropNewest, FullQueue::DropOldest];
         let ids = policies.map(|policy| {
             let name = format!("{policy:?}");
             plane.add_channel(channel(&name, drops(policy), 4, 20)).unwrap()

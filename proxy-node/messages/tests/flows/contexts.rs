@@ -2,7 +2,7 @@
 //! time, and wait for the link.
 
 use csp_handlers::{Call, Emit, Handler, Needs, ParameterError, State, Stop};
-use csp_messages::{PathSpec, Policy};
+use csp_messages::{FullQueue, PathSpec};
 use csp_quality::{FlowSpec, FlowStatus, Overflow, Scheme};
 use csp_support::Random;
 use csp_types::{Duration, FlowLabel, FourTuple, Instant};
@@ -26,7 +26,7 @@ fn set_path(world: &mut World, at: usize, stages: &[(&str, u16, &str)]) {
 /// Fig. 5 of the paper, a tenth of its rates: eight contexts just fill the link; one is A's, two are B's, one
 /// is C's, four are allotted to nobody.
 fn scarce(scheme: Scheme) -> (World, Vec<FlowStatus>) {
-    let mut world = World::new(&[3_800_000, 50_000_000, 3_800_000], Policy::DropNewest);
+    let mut world = World::new(&[3_800_000, 50_000_000, 3_800_000], FullQueue::DropNewest);
     world.contexts = 8;
     // 12,000 bits in 240 us are 50 Mb/s.
     world.cost = Duration::from_micros(239);
@@ -72,7 +72,7 @@ fn each_scheme_divides_contexts_as_it_says() {
         (Scheme::PriorityAwareReserved, [10.0, 10.0]),
     ] {
         // The link has room for all that contexts can do: 20 Mb/s.
-        let mut world = World::new(&[40_000_000, 40_000_000], Policy::DropNewest);
+        let mut world = World::new(&[40_000_000, 40_000_000], FullQueue::DropNewest);
         (world.contexts, world.cost) = (4, Duration::from_micros(600));
         (0..2).for_each(|pair| set_path(&mut world, pair, &[("forward", 0, "")]));
         let flows = vec![with_path("a", 0, 0, 2), with_path("b", 1, 1, 1)];
@@ -89,7 +89,7 @@ fn each_scheme_divides_contexts_as_it_says() {
 
 #[test]
 fn contexts_that_are_lent_come_back_at_the_next_point() {
-    let mut world = World::new(&[40_000_000, 0], Policy::DropNewest);
+    let mut world = World::new(&[40_000_000, 0], FullQueue::DropNewest);
     (world.contexts, world.cost) = (4, Duration::from_micros(600));
     (0..2).for_each(|pair| set_path(&mut world, pair, &[("forward", 0, "")]));
     let flows = vec![with_path("a", 0, 0, 0), with_path("b", 1, 0, 3)];
@@ -106,7 +106,7 @@ fn contexts_that_are_lent_come_back_at_the_next_point() {
 
 #[test]
 fn what_handlers_drop_and_make_is_counted_and_keeps_its_order() {
-    let mut world = World::new(&[4_000_000, 4_000_000, 4_000_000], Policy::DropNewest);
+    let mut world = World::new(&[4_000_000, 4_000_000, 4_000_000], FullQueue::DropNewest);
     (world.contexts, world.cost) = (2, Duration::from_micros(10));
     set_path(&mut world, 0, &[("drop-every", 0, "3"), ("forward", 1, "")]);
     set_path(&mut world, 1, &[("duplicate", 0, "3")]);
@@ -156,7 +156,7 @@ fn contexts_change_while_traffic_runs_and_nothing_is_lost_or_reordered() {
     for seed in seeds() {
         let mut random = Random::new(seed);
         let rates: Vec<u64> = (0..4).map(|_| (2 + random.below(20)) * 1_000_000).collect();
-        let policy = [Policy::DropNewest, Policy::Block][random.below(2) as usize];
+        let policy = [FullQueue::DropNewest, FullQueue::Block][random.below(2) as usize];
         let mut world = World::new(&rates, policy);
         world.plane.handlers_mut().deploy("copies", Box::new(|| Box::new(Copies))).unwrap();
         world.cost = Duration::from_micros(100 + random.below(300));
@@ -228,7 +228,7 @@ fn what_handlers_take_is_measured_and_charged() {
     // Each look takes 150 us: two are in what is measured of a message, and two more measure its handler now
     // and then.
     let clock = || TIME.with(|time| Instant::from_nanos(time.replace(time.get() + 150_000)));
-    let mut world = World::new(&[40_000_000], Policy::DropNewest);
+    let mut world = World::new(&[40_000_000], FullQueue::DropNewest);
     world.contexts = 4;
     set_path(&mut world, 0, &[("forward", 0, "")]);
     let mut flow = with_path("a", 0, 0, 0);
@@ -247,7 +247,7 @@ fn what_handlers_take_is_measured_and_charged() {
 
 #[test]
 fn streams_of_a_flow_do_not_wait_for_its_contexts() {
-    let mut world = World::new(&[0], Policy::DropNewest);
+    let mut world = World::new(&[0], FullQueue::DropNewest);
     (world.contexts, world.cost) = (1, Duration::from_millis(1));
     set_path(&mut world, 0, &[("forward", 0, "")]);
     // Messages and streams alike are in this flow.
@@ -274,7 +274,7 @@ fn streams_of_a_flow_do_not_wait_for_its_contexts() {
 
 #[test]
 fn a_stage_that_moves_elsewhere_while_messages_wait_keeps_their_order() {
-    let mut world = World::new(&[0], Policy::DropNewest);
+    let mut world = World::new(&[0], FullQueue::DropNewest);
     (world.contexts, world.cost) = (1, Duration::from_millis(1));
     assert!(world.plane.set_remote(elsewhere::CONTEXT, 3));
     let mut far = Elsewhere::default();
@@ -308,7 +308,7 @@ fn a_stage_that_moves_elsewhere_while_messages_wait_keeps_their_order() {
 /// program gets its messages at once.
 #[test]
 fn messages_of_a_removed_path_wait_for_no_context_after_flows_have_ended() {
-    let mut world = World::new(&[0], Policy::DropNewest);
+    let mut world = World::new(&[0], FullQueue::DropNewest);
     (world.contexts, world.cost) = (1, Duration::from_millis(1));
     assert!(world.plane.set_remote(elsewhere::CONTEXT, 3));
     let flows = || vec![with_path("a", 0, 0, 1)];

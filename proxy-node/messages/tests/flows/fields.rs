@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use csp_formats::{Cell, Fixed, Load, Schema};
-use csp_messages::{FieldReader, FlowFields, FlowId, FormatId, PathSpec, Policy};
+use csp_messages::{FieldReader, FlowFields, FlowId, FormatId, FullQueue, PathSpec};
 use csp_quality::{FieldValue, Scheme};
 
 use crate::world::{World, seconds, spec};
@@ -15,7 +15,7 @@ const SCHEMA: &str = r#"<messageSchema id="40" version="1" byteOrder="bigEndian"
 
 #[test]
 fn what_leaves_a_path_belongs_to_the_flow_of_its_fields() {
-    let mut world = World::new(&[0], Policy::DropNewest);
+    let mut world = World::new(&[0], FullQueue::DropNewest);
     let schema = Schema::parse(SCHEMA).unwrap();
     let field = schema.messages[0].block.fields[0].clone();
     let fixed = Fixed::new(&schema, &schema.messages[0], [&field]);

@@ -12,7 +12,7 @@ mod world;
 
 use std::sync::Arc;
 
-use csp_messages::{Budget, ChannelConfig, ChannelKind, Policy, QueueLimits, Role};
+use csp_messages::{Budget, ChannelConfig, ChannelKind, FullQueue, QueueLimits, Role};
 use csp_quality::{Board, FlowSpec, FlowStatus, Overflow, Scheme, SharedLinkConfig, dynamic_adaptation};
 use csp_support::Random;
 use csp_types::Duration;
@@ -20,7 +20,7 @@ use world::{LINK, World, at, seconds, seeds, spec};
 
 #[test]
 fn without_flows_all_leaves_at_once() {
-    let mut world = World::new(&[33_000_000, 33_000_000, 33_000_000], Policy::DropNewest);
+    let mut world = World::new(&[33_000_000, 33_000_000, 33_000_000], FullQueue::DropNewest);
     world.run(seconds(0.2));
     assert!(world.link.status(world.now).is_none() && world.link.due().is_none());
     assert!(world.pairs.iter().all(|pair| pair.received.len() as u64 == pair.sent && pair.sent > 500));
@@ -37,7 +37,7 @@ fn promises_hold_in_every_window_and_the_rest_goes_by_priority() {
         ([15, 70, 15], Scheme::PriorityAwareReserved, [5.0, 40.0, 5.0]),
         ([15, 70, 15], Scheme::EqualStatic, [12.5, 12.5, 12.5]),
     ] {
-        let mut world = World::new(&rates.map(|rate| rate * 1_000_000), Policy::DropNewest);
+        let mut world = World::new(&rates.map(|rate| rate * 1_000_000), FullQueue::DropNewest);
         world.set_flows(vec![spec("a", 0, 0, 5), spec("b", 1, 9, 20), spec("c", 2, 0, 5)], scheme, |_| {
             Vec::new()
         });
@@ -73,7 +73,7 @@ fn promises_hold_in_every_window_and_the_rest_goes_by_priority() {
 
 #[test]
 fn a_critical_flow_leaves_first_and_waits_least() {
-    let mut world = World::new(&[60_000_000, 10_000_000], Policy::DropNewest);
+    let mut world = World::new(&[60_000_000, 10_000_000], FullQueue::DropNewest);
     world.set_flows(
         vec![spec("bulk", 0, 0, 0), spec("gates", 1, 9, 12)],
         Scheme::PriorityAwareReserved,
@@ -90,7 +90,7 @@ fn a_critical_flow_leaves_first_and_waits_least() {
 
 #[test]
 fn a_flow_that_holds_loses_nothing_and_holds_only_its_own_publishers() {
-    let mut world = World::new(&[60_000_000, 10_000_000], Policy::DropNewest);
+    let mut world = World::new(&[60_000_000, 10_000_000], FullQueue::DropNewest);
     let bulk = FlowSpec { overflow: Overflow::Hold, ..spec("bulk", 0, 0, 0) };
     world.set_flows(vec![bulk, spec("gates", 1, 9, 12)], Scheme::PriorityAwareReserved, |_| Vec::new());
     world.run(seconds(1.0));
@@ -103,7 +103,7 @@ fn a_flow_that_holds_loses_nothing_and_holds_only_its_own_publishers() {
 
 #[test]
 fn a_receiver_that_holds_back_stops_its_flow_and_no_other() {
-    let mut world = World::new(&[60_000_000, 20_000_000], Policy::Block);
+    let mut world = World::new(&[60_000_000, 20_000_000], FullQueue::Block);
     world.set_flows(vec![spec("slow", 0, 9, 0), spec("quick", 1, 0, 0)], Scheme::PriorityAware, |_| {
         Vec::new()
     });
@@ -124,7 +124,7 @@ fn a_receiver_that_holds_back_stops_its_flow_and_no_other() {
 
 #[test]
 fn dynamic_adaptation_protects_a_surge_and_gives_back() {
-    let mut world = World::new(&[17_000_000, 17_000_000, 17_000_000], Policy::DropNewest);
+    let mut world = World::new(&[17_000_000, 17_000_000, 17_000_000], FullQueue::DropNewest);
     let flows = vec![spec("a", 0, 0, 4), spec("b", 1, 9, 20), spec("c", 2, 0, 4)];
     world.set_flows(flows, Scheme::RoundRobin, |table| {
         vec![dynamic_adaptation(table.id("b").unwrap(), 25_000_000, 15_000_000, Duration::from_millis(50))]
@@ -155,7 +155,7 @@ fn generations_change_while_traffic_runs_and_nothing_is_lost_or_reordered() {
     for seed in seeds() {
         let mut random = Random::new(seed);
         let rates: Vec<u64> = (0..4).map(|_| (5 + random.below(30)) * 1_000_000).collect();
-        let mut world = World::new(&rates, Policy::DropNewest);
+        let mut world = World::new(&rates, FullQueue::DropNewest);
         let mut promised = 0;
         for _ in 0..12 {
             let chosen: Vec<u32> = (0..4).filter(|_| random.below(4) > 0).collect();
@@ -198,7 +198,7 @@ fn generations_change_while_traffic_runs_and_nothing_is_lost_or_reordered() {
 
 #[test]
 fn a_channel_that_is_removed_leaves_nothing_to_the_next_in_its_place() {
-    let mut world = World::new(&[40_000_000, 40_000_000], Policy::DropNewest);
+    let mut world = World::new(&[40_000_000, 40_000_000], FullQueue::DropNewest);
     world.set_flows(vec![spec("a", 0, 0, 0), spec("b", 1, 0, 0)], Scheme::RoundRobin, |_| Vec::new());
     world.run(seconds(0.2));
     let waiting = world.plane.waiting_in_flows(world.pairs[0].channel);
@@ -207,7 +207,7 @@ fn a_channel_that_is_removed_leaves_nothing_to_the_next_in_its_place() {
     assert_eq!(lost, waiting as u64);
     let config = ChannelConfig {
         name: "next".to_owned(),
-        kind: ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None },
+        kind: ChannelKind::PublishSubscribe { policy: FullQueue::DropNewest, cache: None },
         budget: Budget { guaranteed: 1 << 20, max: 16 << 20 },
         message_len_max: 4_096,
         queue: QueueLimits::default(),
@@ -230,7 +230,7 @@ fn a_channel_that_is_removed_leaves_nothing_to_the_next_in_its_place() {
 fn workers_share_a_link_by_what_they_want() {
     let board = Arc::new(Board::new(2));
     let mut worlds: Vec<World> =
-        [40_000_000, 40_000_000].iter().map(|rate| World::new(&[*rate], Policy::DropNewest)).collect();
+        [40_000_000, 40_000_000].iter().map(|rate| World::new(&[*rate], FullQueue::DropNewest)).collect();
     for (number, world) in worlds.iter_mut().enumerate() {
         world.set_flows(vec![spec("a", 0, 0, 0)], Scheme::RoundRobin, |_| Vec::new());
         let config = world.last.clone().unwrap();
@@ -262,7 +262,7 @@ fn workers_share_a_link_by_what_they_want() {
 fn a_backlog_that_receivers_hold_back_wants_nothing_of_the_link() {
     let board = Arc::new(Board::new(2));
     let mut worlds: Vec<World> =
-        [40_000_000, 40_000_000].iter().map(|rate| World::new(&[*rate], Policy::Block)).collect();
+        [40_000_000, 40_000_000].iter().map(|rate| World::new(&[*rate], FullQueue::Block)).collect();
     for (number, world) in worlds.iter_mut().enumerate() {
         world.set_flows(vec![spec("a", 0, 0, 0)], Scheme::RoundRobin, |_| Vec::new());
         let config = world.last.clone().unwrap();
@@ -282,7 +282,7 @@ fn a_backlog_that_receivers_hold_back_wants_nothing_of_the_link() {
 
 #[test]
 fn a_publisher_that_a_former_flow_held_back_goes_on_with_the_next() {
-    let mut world = World::new(&[30_000_000, 90_000_000], Policy::DropNewest);
+    let mut world = World::new(&[30_000_000, 90_000_000], FullQueue::DropNewest);
     let holds = |name: &str, number, priority| FlowSpec {
         overflow: Overflow::Hold,
         ..spec(name, number, priority, 0)

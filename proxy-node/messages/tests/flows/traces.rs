@@ -1,6 +1,6 @@
 //! Traces of messages that wait in the queues of flows.
 
-use csp_messages::{CopyState, PathSpec, Policy, TraceId, TraceRequest};
+use csp_messages::{CopyState, FullQueue, PathSpec, TraceId, TraceRequest};
 use csp_quality::{FlowSpec, Overflow, Scheme};
 use csp_types::Instant;
 
@@ -10,7 +10,7 @@ const QUEUED_MAX: u32 = 4;
 
 /// Two channels, each with a flow of which four messages may wait; nobody sends by itself.
 fn world(overflow: Overflow) -> World {
-    let mut world = World::new(&[0, 0], Policy::DropNewest);
+    let mut world = World::new(&[0, 0], FullQueue::DropNewest);
     let flow = |name: &str, number| {
         let mut spec = FlowSpec { overflow, ..spec(name, number, 0, 0) };
         spec.bounds.items = QUEUED_MAX;
@@ -85,7 +85,7 @@ fn a_receiver_whose_queue_is_full_when_a_message_is_released_does_not_get_it() {
 
 #[test]
 fn a_message_for_a_context_of_flows_waits_in_its_flow_then_goes_through_its_path() {
-    let mut world = World::new(&[0, 0], Policy::DropNewest);
+    let mut world = World::new(&[0, 0], FullQueue::DropNewest);
     world.contexts = 2;
     world.cost = csp_types::Duration::from_micros(10);
     let path = PathSpec::chain(world.pairs[0].channel, &[("forward", 0, "")]);

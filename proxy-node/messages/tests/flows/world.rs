@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use csp_messages::{
-    Budget, ChannelConfig, ChannelId, ChannelKind, FlowId, FormatId, HashKey, MessagePlane, PeerId,
-    PlaneConfig, Policy, PublishError, QueueLimits, Role,
+    Budget, ChannelConfig, ChannelId, ChannelKind, FlowId, FormatId, FullQueue, HashKey, MessagePlane,
+    PeerId, PlaneConfig, PublishError, QueueLimits, Role,
 };
 use csp_quality::{
     Board, Capacity, Cost, Descriptor, FlowSpec, FlowStatus, FlowTable, LinkConfig, MonitorConfig,
@@ -64,7 +64,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(rates: &[u64], policy: Policy) -> World {
+    pub fn new(rates: &[u64], policy: FullQueue) -> World {
         let config = PlaneConfig::new(HashKey([1, 2]));
         let mut plane = MessagePlane::new(PlaneConfig { channels_max: 8, peers_max: 32, ..config }).unwrap();
         let pairs = (0..).zip(rates).map(|(number, rate)| {

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use client::{CurveClient, frame, property};
-use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits};
+use csp_messages::{Budget, ChannelConfig, ChannelKind, FullQueue, HashKey, QueueLimits};
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_quality::OutputLink;
 use csp_services::{
@@ -46,7 +46,7 @@ pub fn public(secret: [u8; 32]) -> [u8; 32] {
 pub fn open_channel() -> ChannelSpec {
     let channel = ChannelConfig {
         name: "ticks".to_owned(),
-        kind: ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None },
+        kind: ChannelKind::PublishSubscribe { policy: FullQueue::DropNewest, cache: None },
         budget: Budget { guaranteed: 4 << 20, max: 32 << 20 },
         message_len_max: MESSAGE_LEN_MAX as u32,
         queue: QueueLimits { messages: 1_000, ..QueueLimits::default() },

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant as Clock};
 
 use csp_handlers::{FormatId, Handler};
 use csp_messages::{
-    Budget, ChannelConfig, ChannelId, ChannelKind, HashKey, MessagePlane, PathSpec, PeerId, PlaneConfig,
-    Policy, QueueLimits, Role,
+    Budget, ChannelConfig, ChannelId, ChannelKind, FullQueue, HashKey, MessagePlane, PathSpec, PeerId,
+    PlaneConfig, QueueLimits, Role,
 };
 use csp_operators::FormatSet;
 use csp_types::Instant;
@@ -48,7 +48,7 @@ impl World {
     pub fn channel(&mut self, name: &str) -> Channel {
         let config = ChannelConfig {
             name: name.to_owned(),
-            kind: ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None },
+            kind: ChannelKind::PublishSubscribe { policy: FullQueue::DropNewest, cache: None },
             budget: Budget { guaranteed: 16 << 20, max: 32 << 20 },
             message_len_max: 8_192,
             queue: QUEUE,

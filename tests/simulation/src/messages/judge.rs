@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use csp_messages::{ChannelCounters, ChannelKind, Policy};
+use csp_messages::{ChannelCounters, ChannelKind, FullQueue};
 use csp_types::Duration;
 
 use super::handlers::{Handlers, SwapCounters};
@@ -169,7 +169,7 @@ fn orders(world: &MessageWorld) -> Vec<String> {
 
 /// The peers of a channel that its counters are about: since the policy has changed it, if it has.
 struct Group<'a> {
-    policy: Policy,
+    policy: FullQueue,
     /// Others may have been there before or after the change.
     changed: bool,
     receivers: Vec<&'a Peer>,
@@ -198,7 +198,7 @@ impl<'a> Group<'a> {
         let (senders, receivers) = world.peers.iter().filter(is_in).partition(|peer| peer.plan.sends());
         let policy = match world.scenario.channels[channel].spec.channel.kind {
             ChannelKind::PublishSubscribe { policy, .. } => policy,
-            ChannelKind::PushPull { .. } => Policy::Block,
+            ChannelKind::PushPull { .. } => FullQueue::Block,
         };
         Group { policy, changed, receivers, senders }
     }
@@ -243,7 +243,7 @@ impl<'a> Group<'a> {
         if received > counters.taken || (exact && received < counters.taken) {
             return Err(format!("{received} copies were received, {} given", counters.taken));
         }
-        match self.policy == Policy::Block && dropped + in_path > 0 {
+        match self.policy == FullQueue::Block && dropped + in_path > 0 {
             true => Err(format!(
                 "{dropped} copies and {in_path} in paths dropped, although senders are held back"
             )),

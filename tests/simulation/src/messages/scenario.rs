@@ -3,7 +3,7 @@
 
 use std::net::Ipv4Addr;
 
-use csp_messages::{Budget, ChannelConfig, ChannelKind, Policy, QueueLimits};
+use csp_messages::{Budget, ChannelConfig, ChannelKind, FullQueue, QueueLimits};
 use csp_services::ChannelSpec;
 use csp_types::Duration;
 use rand::{RngExt, SeedableRng};
@@ -192,7 +192,7 @@ fn channel(random: &mut ChaCha8Rng, at: usize, is_push: bool) -> ChannelPlan {
     let messages = if random.random_range(0..2) == 0 { random.random_range(1..20) } else { 1_000 };
     let bytes = if random.random_range(0..3) == 0 { random.random_range(1..64) << 10 } else { 4 << 20 };
     let queue = QueueLimits { messages, bytes, ..QueueLimits::default() };
-    let policy = [Policy::DropNewest, Policy::DropOldest, Policy::Block][random.random_range(0..3)];
+    let policy = [FullQueue::DropNewest, FullQueue::DropOldest, FullQueue::Block][random.random_range(0..3)];
     let kind = match is_push {
         true => ChannelKind::PushPull { backlog: queue },
         false => ChannelKind::PublishSubscribe { policy, cache: None },
