@@ -2,6 +2,7 @@
 //! what programs may ask of it.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use csp_policy::{Channel, Query};
 use csp_types::PlacementKey;
@@ -56,13 +57,17 @@ impl Planned {
         for (at, place) in policy.requested_channels() {
             requested[at].push(place);
         }
+        let mut sources: HashMap<&str, usize> = HashMap::new();
+        for (at, channel) in policy.channels.iter().enumerate() {
+            for outlet in channel.outlets() {
+                sources.entry(outlet).or_insert(at);
+            }
+        }
         let formats = |at: usize| catalogue.channels.get(at).map_or(&[][..], Vec::as_slice);
         let place = |channel: &Channel| places.get(&channel.name).copied().unwrap_or(channel.placement());
         let own = policy.channels.iter().zip(requested).enumerate().map(|(at, (channel, requested))| {
-            let of =
-                policy.channels.iter().position(|known| known.outlets().contains(&channel.name.as_str()));
-            let origin = match of {
-                Some(of) => Origin::Outputs { of: &policy.channels[of], formats: formats(of) },
+            let origin = match sources.get(channel.name.as_str()) {
+                Some(of) => Origin::Outputs { of: &policy.channels[*of], formats: formats(*of) },
                 None => Origin::Publishers { formats: formats(at) },
             };
             PlannedChannel { channel: Cow::Borrowed(channel), origin, place: place(channel), requested }
