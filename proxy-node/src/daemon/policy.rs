@@ -26,6 +26,8 @@ use super::modules::Modules;
 #[derive(Debug, Default)]
 pub struct Numbers {
     known: HashMap<String, u32>,
+    /// The numbers of all channels of the policy, for planners of requests.
+    channels: Arc<HashMap<String, u32>>,
     /// Determines the hashes of the keys of queries and operators; random, so that no publisher knows it.
     seed: u64,
     /// The numbers of information flows.
@@ -47,6 +49,12 @@ impl Numbers {
     fn of(&mut self, name: &str) -> u32 {
         let next = self.known.len() as u32;
         *self.known.entry(name.to_owned()).or_insert(next)
+    }
+
+    /// Collects the numbers of all channels of a policy.
+    fn number_channels(&mut self, policy: &csp_policy::Policy) {
+        let numbered = policy.all_channels().map(|channel| (self.of(&channel.name), channel.name));
+        self.channels = Arc::new(numbered.map(|(number, name)| (name, number)).collect());
     }
 }
 
@@ -75,6 +83,7 @@ pub fn translate(
         tcp: translate_tcp(&e.tcp),
     };
     let policy = planned.policy();
+    numbers.number_channels(policy);
     let mut services: Vec<ServiceSpec> = policy.services.iter().map(service).collect();
     let mut messages = MessagesPolicy::default();
     for of in planned.channels() {

@@ -26,7 +26,7 @@ struct Planner {
     policy: Arc<Policy>,
     catalogue: Arc<Catalogue>,
     channel: String,
-    numbers: HashMap<String, u32>,
+    numbers: Arc<HashMap<String, u32>>,
     seed: u64,
 }
 
@@ -152,8 +152,6 @@ pub(in crate::daemon::policy) fn spec(
     if asked.formats.is_some() || requests.formats > 0 {
         specialised::start();
     }
-    let names = policy.all_channels().map(|channel| channel.name);
-    let numbered = names.map(|name| (name.clone(), numbers.of(&name))).collect();
     Some(RequestSpec {
         number: asked.number,
         places,
@@ -165,7 +163,7 @@ pub(in crate::daemon::policy) fn spec(
             policy: policy.clone(),
             catalogue: planned.catalogue().clone(),
             channel: name.clone(),
-            numbers: numbered,
+            numbers: numbers.channels.clone(),
             seed: numbers.seed,
         }),
     })
