@@ -113,7 +113,8 @@ impl Served<'_> {
         });
     }
 
-    /// Gives a channel these paths in place of those that it has. If one is refused, all former ones stay.
+    /// Gives a channel these paths in place of those that it has. If one is refused, all former ones stay,
+    /// with the parameters that were set before it was refused.
     ///
     /// # Errors
     /// The path that is refused.
