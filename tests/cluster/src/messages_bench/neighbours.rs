@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use super::sample::middle;
 use super::{Bench, Broker, Pattern};
 use crate::client::{Fetch, micros};
 use crate::process::wait_until;
@@ -88,11 +89,7 @@ impl Bench<'_> {
 }
 
 fn median(rounds: &[Neighbours]) -> Neighbours {
-    let of = |figure: fn(&Neighbours) -> f64| {
-        let mut values: Vec<f64> = rounds.iter().map(figure).collect();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-    };
+    let of = |figure: fn(&Neighbours) -> f64| middle(rounds.iter().map(figure));
     Neighbours {
         alone_us: of(|n| n.alone_us),
         beside_zmq_us: of(|n| n.beside_zmq_us),

@@ -137,13 +137,16 @@ fn machine_ns() -> Result<u64> {
     Ok((user + nice + system + irq + softirq) * 10_000_000)
 }
 
+/// Returns the median of values; the upper one of two.
+pub fn middle(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
 /// Returns the median of each figure.
 pub fn median(samples: &[Sample]) -> Sample {
-    let of = |figure: fn(&Sample) -> f64| {
-        let mut values: Vec<f64> = samples.iter().map(figure).collect();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-    };
+    let of = |figure: fn(&Sample) -> f64| middle(samples.iter().map(figure));
     Sample {
         rate: of(|s| s.rate),
         lost: of(|s| s.lost),

@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdout, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use super::sample::middle;
 use super::{Bench, Broker, compile, policy_text};
 use crate::VIP;
 
@@ -59,9 +60,8 @@ impl Bench<'_> {
         let all = client.line()?;
         client.child.wait()?;
         let of = |key: &str| {
-            let mut values: Vec<f64> = rounds.iter().filter_map(|round| round[key].as_f64()).collect();
-            values.sort_by(f64::total_cmp);
-            [values.get(values.len() / 2), values.last()].map(|value| value.copied().unwrap_or(f64::NAN))
+            let values = || rounds.iter().filter_map(|round| round[key].as_f64());
+            [middle(values()), values().fold(f64::NAN, f64::max)]
         };
         let figure = |key: &str| all[key].as_f64().with_context(|| format!("{key} of {all}"));
         Ok(Swaps {
