@@ -3,11 +3,12 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::end::{Arrived, End, Stage};
+use super::end::{End, Stage};
 use super::frame::{Header, Kind, REJECT_MISMATCH, Setup};
 use super::sys::{ConnRequest, Endpoint, Status};
+use crate::reports::Reports;
 use crate::slots::{SLOTS_MAX, Slots};
-use crate::{BufferId, Completion, ConnectRequest, Counters, Event, RequestId, ViError, ViId};
+use crate::{Completion, ConnectRequest, Counters, Event, RequestId, ViError, ViId};
 
 /// Largest number of connections whose request has not arrived.
 pub(super) const SILENT_MAX: usize = 64;
@@ -54,13 +55,10 @@ pub(super) struct Core {
     pub silent: Slots<Silent>,
     pub waiting: Slots<Waiting>,
     pub owners: HashMap<*mut Endpoint, Owner>,
-    pub completions: VecDeque<Completion>,
-    pub events: VecDeque<Event>,
+    pub reports: Reports,
     pub incoming: VecDeque<*mut ConnRequest>,
     pub failures: VecDeque<(*mut Endpoint, Status)>,
     pub todo: VecDeque<Todo>,
-    /// VIs whose end was detected and not reported.
-    pub ending: usize,
     /// Endpoints whose closing the library has not completed.
     pub closing: usize,
     pub counters: Counters,
@@ -73,12 +71,10 @@ impl Core {
             silent: Slots::new(SILENT_MAX),
             waiting: Slots::new(REQUESTS_MAX),
             owners: HashMap::new(),
-            completions: VecDeque::new(),
-            events: VecDeque::new(),
+            reports: Reports::default(),
             incoming: VecDeque::new(),
             failures: VecDeque::new(),
             todo: VecDeque::new(),
-            ending: 0,
             closing: 0,
             counters: Counters::default(),
         }
@@ -101,7 +97,7 @@ impl Core {
         if end.stage == Stage::Dead && !end.is_sending() {
             self.ends.remove(vi);
         } else if let (Some(wr_id), Stage::Open, true) = (signal, end.stage, has_left) {
-            self.completions.push_back(Completion::Sent { vi: ViId(vi), wr_id });
+            self.reports.completions.push_back(Completion::Sent { vi: ViId(vi), wr_id });
         }
     }
 
@@ -161,7 +157,7 @@ impl Core {
                 self.owners.insert(from, Owner::Waiting(id));
                 let request =
                     ConnectRequest { id: RequestId(id), private_data, peer_uid: None, listener: None };
-                self.events.push_back(Event::Request(request));
+                self.reports.events.push_back(Event::Request(request));
             }
             None => {
                 self.counters.handshakes_dropped += 1;
@@ -177,7 +173,7 @@ impl Core {
                 end.set_peer(setup.vi, setup.key, &setup.config);
                 end.stage = Stage::Opening;
                 let private_data = setup.private_data;
-                self.events.push_back(Event::Established { vi: ViId(vi), private_data });
+                self.reports.events.push_back(Event::Established { vi: ViId(vi), private_data });
             }
             Ok(_) => self.refuse(vi, ViError::Protocol("the message lengths differ")),
             Err(reason) => self.refuse(vi, reason),
@@ -189,25 +185,22 @@ impl Core {
         if let Some(end) = self.ends.get_mut(vi) {
             end.stage = Stage::Closed;
         }
-        self.events.push_back(Event::Refused { vi: ViId(vi), reason });
+        self.reports.refused(vi, reason);
         self.todo.push_back(Todo::Close(vi));
     }
 
     fn on_open(&mut self, vi: u64, header: &Header, data: &[u8]) {
         let Some(end) = self.ends.get_mut(vi) else { return };
-        if end.ended.is_some() {
+        if end.reported.has_ended() {
             return;
         }
-        if !end.update_window(header.posted) {
+        if !end.window.update(header.posted) {
             return self.violate(vi);
         }
         match header.kind {
-            Kind::Data => match end.store(data, header.immediate) {
+            Kind::Data => match end.receives.store(data, header.immediate) {
                 None => self.violate(vi),
-                Some(arrived) if end.stage == Stage::Open => {
-                    self.completions.push_back(received(vi, arrived));
-                }
-                Some(arrived) => end.early.push_back(arrived),
+                Some(arrived) => self.reports.arrived(vi, &mut end.reported, arrived),
             },
             Kind::Close => {
                 self.end(vi, true);
@@ -225,10 +218,8 @@ impl Core {
 
     /// Records the end of a VI.
     pub(super) fn end(&mut self, vi: u64, clean: bool) {
-        let Some(end) = self.ends.get_mut(vi) else { return };
-        if end.ended.is_none() {
-            end.ended = Some(clean);
-            self.ending += 1;
+        if let Some(end) = self.ends.get_mut(vi) {
+            self.reports.end(&mut end.reported, clean);
         }
     }
 
@@ -237,56 +228,32 @@ impl Core {
         if let Completion::Received { vi, .. } = completion
             && let Some(end) = self.ends.get_mut(vi.0)
         {
-            end.unpolled -= 1;
+            self.reports.polled(&mut end.reported);
         }
     }
 
-    /// Opens a VI whose `Established` was polled: messages that arrived earlier can be polled now.
+    /// Opens a VI whose `Established` was polled.
     pub(super) fn open(&mut self, vi: u64) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         end.stage = Stage::Open;
-        self.completions.extend(end.early.drain(..).map(|arrived| received(vi, arrived)));
+        self.reports.open(vi, &mut end.reported);
     }
 
     /// Queues the end of VIs whose last message was polled.
     pub(super) fn report_ends(&mut self) {
-        for index in 0..self.ends.len() {
-            let Some((id, end)) = self.ends.at_mut(index) else { continue };
-            let Some(clean) = end.ended else { continue };
-            if end.stage == Stage::Open && end.unpolled == 0 && !end.end_reported {
-                end.end_reported = true;
-                self.ending -= 1;
-                self.events.push_back(Event::Disconnected { vi: ViId(id), clean });
+        for index in 0..if self.reports.has_endings() { self.ends.len() } else { 0 } {
+            if let Some((id, end)) = self.ends.at_mut(index)
+                && end.stage == Stage::Open
+            {
+                self.reports.report_end(id, &mut end.reported);
             }
         }
     }
 
     /// Discards all completions and events of a VI that the caller releases.
     pub(super) fn discard_reports(&mut self, vi: u64) {
-        if let Some(end) = self.ends.get_mut(vi)
-            && end.ended.is_some()
-            && !end.end_reported
-        {
-            end.end_reported = true;
-            self.ending -= 1;
+        if let Some(end) = self.ends.get_mut(vi) {
+            self.reports.discard(vi, &mut end.reported);
         }
-        self.completions.retain(|completion| match completion {
-            Completion::Received { vi: of, .. } | Completion::Sent { vi: of, .. } => of.0 != vi,
-        });
-        self.events.retain(|event| match event {
-            Event::Established { vi: of, .. }
-            | Event::Refused { vi: of, .. }
-            | Event::Disconnected { vi: of, .. } => of.0 != vi,
-            Event::Request(_) => true,
-        });
-    }
-}
-
-fn received(vi: u64, arrived: Arrived) -> Completion {
-    Completion::Received {
-        vi: ViId(vi),
-        buffer: BufferId(arrived.buffer),
-        len: arrived.len,
-        immediate: arrived.immediate,
     }
 }

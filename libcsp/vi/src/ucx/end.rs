@@ -6,16 +6,13 @@ use super::core::Core;
 use super::frame::{HEADER_LEN, Header, SETUP_LEN_MAX};
 use super::sys::{Api, Endpoint, Iov};
 use super::worker::Body;
-use crate::regions::{Place, Regions};
+use crate::receives::{Receives, Window, check_memory};
+use crate::regions::Regions;
+use crate::reports::Reported;
 use crate::{Memory, PIECES_MAX, Piece, ViConfig, ViError};
-
-/// Largest memory of the buffers of one end, in bytes.
-const END_MEMORY_LEN_MAX: usize = 1 << 28;
 
 /// Send buffers reserved for the provider's own messages.
 const CONTROL_BUFFERS: usize = 4;
-
-const POSTED: u32 = u32::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
@@ -42,14 +39,6 @@ pub(super) struct Context {
     pub buffer: u16,
 }
 
-/// A received message.
-#[derive(Clone, Copy)]
-pub(super) struct Arrived {
-    pub buffer: u32,
-    pub len: u32,
-    pub immediate: u32,
-}
-
 pub(super) struct End {
     pub stage: Stage,
     /// Null once closed.
@@ -58,15 +47,9 @@ pub(super) struct End {
     pub key: u32,
     pub peer_vi: u32,
     pub peer_key: u32,
-    peer_depth: u32,
-    /// Data messages sent, and receives that the peer has posted in total; both modulo 2³².
-    sent: u32,
-    peer_posted: u32,
-    /// Receives posted here in total, receives advertised to the peer in total, and messages received; all
-    /// modulo 2³².
-    posted: u32,
-    advertised: u32,
-    received: u32,
+    pub window: Window,
+    pub receives: Receives,
+    pub reported: Reported,
     send_memory: Box<[u8]>,
     /// Free buffers for data, the least recently used first: the others still hold the messages sent from
     /// them.
@@ -81,18 +64,6 @@ pub(super) struct End {
     signals: Box<[Option<u64>]>,
     /// The registered memory that the send in each send buffer uses.
     lent: Box<[Lent]>,
-    receive_memory: Buffers,
-    /// Posted buffers, in the order posted.
-    receive_free: VecDeque<u16>,
-    held: Box<[u32]>,
-    /// Messages that arrived before `Established` was polled.
-    pub early: VecDeque<Arrived>,
-    /// Messages received and not polled.
-    pub unpolled: u32,
-    /// `Some` once the end of the VI was detected: whether it is clean.
-    pub ended: Option<bool>,
-    /// The end of the VI is in the event queue, or the caller has released the VI.
-    pub end_reported: bool,
 }
 
 /// A data message that was sent.
@@ -119,14 +90,6 @@ impl Default for Lent {
     }
 }
 
-/// The memory for received messages.
-enum Buffers {
-    /// Buffers of `message_len` bytes each, one after another.
-    Own(Box<[u8]>),
-    /// In the caller's memory.
-    Lent(Box<[Place]>),
-}
-
 /// Returns the length of a send buffer in bytes: a header, and the longest message or set-up.
 fn send_stride(config: &ViConfig) -> usize {
     HEADER_LEN + SETUP_LEN_MAX.max(config.message_len as usize)
@@ -139,13 +102,9 @@ impl End {
         config: ViConfig,
         key: u32,
     ) -> Result<Self, ViError> {
-        let message_len = config.message_len as usize;
         let send_total = config.send_depth as usize + CONTROL_BUFFERS;
         let send_len = send_total * send_stride(&config);
-        let receive_len = config.receive_depth as usize * message_len;
-        if send_len + receive_len > END_MEMORY_LEN_MAX {
-            return Err(ViError::Exhausted("VI memory: lower the queue depths or message_len"));
-        }
+        check_memory(send_len, &config)?;
         Ok(End {
             stage,
             endpoint,
@@ -153,12 +112,9 @@ impl End {
             key,
             peer_vi: 0,
             peer_key: 0,
-            peer_depth: 0,
-            sent: 0,
-            peer_posted: 0,
-            posted: config.receive_depth,
-            advertised: config.receive_depth,
-            received: 0,
+            window: Window::default(),
+            receives: Receives::new(&config),
+            reported: Reported::default(),
             send_memory: vec![0; send_len].into(),
             send_free: (0..config.send_depth as u16).collect(),
             control_free: (config.send_depth as u16..send_total as u16).collect(),
@@ -167,50 +123,13 @@ impl End {
             contexts: vec![None; send_total].into(),
             signals: vec![None; send_total].into(),
             lent: (0..send_total).map(|_| Lent::default()).collect(),
-            receive_memory: Buffers::Own(vec![0; receive_len].into()),
-            receive_free: (0..config.receive_depth as u16).collect(),
-            held: vec![POSTED; config.receive_depth as usize].into(),
-            early: VecDeque::new(),
-            unpolled: 0,
-            ended: None,
-            end_reported: false,
         })
-    }
-
-    /// Makes the VI receive into these buffers. Their number equals the receive depth, and each is long
-    /// enough (checked by the caller).
-    pub(super) fn receive_into(&mut self, places: Box<[Place]>) {
-        self.receive_memory = Buffers::Lent(places);
     }
 
     /// Stores the peer's part of the set-up.
     pub(super) fn set_peer(&mut self, vi: u32, key: u32, config: &ViConfig) {
         (self.peer_vi, self.peer_key) = (vi, key);
-        (self.peer_depth, self.peer_posted) = (config.receive_depth, config.receive_depth);
-    }
-
-    /// Returns the number of receives that the peer has posted and this end has not used.
-    pub(super) fn window(&self) -> u32 {
-        self.peer_posted.wrapping_sub(self.sent)
-    }
-
-    /// Updates the peer's count of posted receives. Returns `false` if the count is impossible.
-    pub(super) fn update_window(&mut self, peer_posted: u32) -> bool {
-        let window = peer_posted.wrapping_sub(self.sent);
-        let plausible = window <= self.peer_depth;
-        // The library may reorder messages, so a count below the current one is ignored.
-        if plausible && window > self.window() {
-            self.peer_posted = peer_posted;
-        }
-        plausible
-    }
-
-    /// Returns whether posted receives should be advertised now, without waiting for a message that carries
-    /// the count.
-    pub(super) fn is_credit_due(&self) -> bool {
-        let unadvertised = self.posted.wrapping_sub(self.advertised);
-        let window = self.advertised.wrapping_sub(self.received);
-        unadvertised > 0 && (window == 0 || unadvertised * 2 >= self.config.receive_depth)
+        self.window = Window::new(config.receive_depth);
     }
 
     /// Fills a send buffer with a message to the peer. `None` if none is free.
@@ -223,12 +142,11 @@ impl End {
     ) -> Option<u16> {
         let buffer = if control { self.control_free.pop()? } else { self.send_free.pop_front()? };
         let len = gather.iter().map(|part| part.len()).sum::<usize>() as u32;
-        let sent = Sent { number: self.sent, immediate: header.immediate, len };
+        let sent = Sent { number: self.window.sent(), immediate: header.immediate, len };
         if let Some(place) = self.sent_data.get_mut(usize::from(buffer)) {
             *place = (!control).then_some(sent);
         }
-        (header.vi, header.key, header.posted) = (self.peer_vi, self.peer_key, self.posted);
-        self.advertised = self.posted;
+        (header.vi, header.key, header.posted) = (self.peer_vi, self.peer_key, self.receives.advertise());
         let (start, mut rest) = self.send_slice(buffer).split_first_chunk_mut::<HEADER_LEN>()?;
         header.write(start);
         for part in gather {
@@ -240,11 +158,6 @@ impl End {
             *place = signal;
         }
         Some(buffer)
-    }
-
-    /// Counts a data message against the window.
-    pub(super) fn count_sent(&mut self) {
-        self.sent = self.sent.wrapping_add(1);
     }
 
     fn send_slice(&mut self, buffer: u16) -> &mut [u8] {
@@ -328,8 +241,8 @@ impl End {
     /// as far as send buffers still hold them. The library's completions do not help: it completes a send
     /// when the kernel has the data, not when the peer has.
     pub(super) fn unconfirmed(&self, visit: &mut dyn FnMut(u32, &[u8])) {
-        let open = self.peer_depth.saturating_sub(self.window());
-        let age = |sent: &Sent| self.sent.wrapping_sub(sent.number);
+        let open = self.window.used();
+        let age = |sent: &Sent| self.window.sent().wrapping_sub(sent.number);
         let sent_data = self.sent_data.iter().enumerate();
         let sent = sent_data.filter_map(|(buffer, sent)| Some((buffer, (*sent)?)));
         let mut sent: Vec<_> = sent.filter(|(_, sent)| (1..=open).contains(&age(sent))).collect();
@@ -338,57 +251,6 @@ impl End {
             let start = buffer * send_stride(&self.config) + HEADER_LEN;
             if let Some(bytes) = self.send_memory.get(start..start + len as usize) {
                 visit(immediate, bytes);
-            }
-        }
-    }
-
-    /// Copies a received message into a buffer. `None` if the peer had no posted receive for it or it is too
-    /// long.
-    pub(super) fn store(&mut self, data: &[u8], immediate: u32) -> Option<Arrived> {
-        let message_len = self.config.message_len as usize;
-        if data.len() > message_len {
-            return None;
-        }
-        let buffer = self.receive_free.pop_front()?;
-        match &mut self.receive_memory {
-            Buffers::Own(bytes) => {
-                let start = usize::from(buffer) * message_len;
-                bytes.get_mut(start..start + data.len())?.copy_from_slice(data);
-            }
-            Buffers::Lent(places) => {
-                let place = places.get(usize::from(buffer))?;
-                place.memory.write(place.offset, data);
-            }
-        }
-        *self.held.get_mut(usize::from(buffer))? = data.len() as u32;
-        self.received = self.received.wrapping_add(1);
-        self.unpolled += 1;
-        Some(Arrived { buffer: u32::from(buffer), len: data.len() as u32, immediate })
-    }
-
-    /// Posts a held buffer again. `None` if the buffer is not held.
-    pub(super) fn post(&mut self, buffer: u32) -> Option<()> {
-        let held = self.held.get_mut(buffer as usize).filter(|held| **held != POSTED)?;
-        *held = POSTED;
-        self.receive_free.push_back(buffer as u16);
-        self.posted = self.posted.wrapping_add(1);
-        Some(())
-    }
-
-    /// Copies from a held buffer. `None` if the buffer is not held.
-    pub(super) fn read(&self, buffer: u32, offset: usize, into: &mut [u8]) -> Option<usize> {
-        let len = self.held.get(buffer as usize).copied().filter(|&len| len != POSTED)? as usize;
-        let offset = offset.min(len);
-        let count = (len - offset).min(into.len());
-        match &self.receive_memory {
-            Buffers::Own(bytes) => {
-                let start = buffer as usize * self.config.message_len as usize + offset;
-                into[..count].copy_from_slice(bytes.get(start..start + count)?);
-                Some(count)
-            }
-            Buffers::Lent(places) => {
-                let place = places.get(buffer as usize)?;
-                Some(place.memory.read(place.offset + offset, &mut into[..count]))
             }
         }
     }

@@ -121,7 +121,11 @@ impl UcxProvider {
     /// Returns an end from which messages can be sent.
     fn sending_end(&self, vi: ViId) -> Result<&End, ViError> {
         let end = self.end_of(vi)?;
-        if end.stage == Stage::Open && end.ended.is_none() { Ok(end) } else { Err(ViError::NotConnected) }
+        if end.stage == Stage::Open && !end.reported.has_ended() {
+            Ok(end)
+        } else {
+            Err(ViError::NotConnected)
+        }
     }
 
     fn end_mut(&mut self, vi: ViId) -> Result<&mut End, ViError> {
@@ -177,7 +181,7 @@ impl UcxProvider {
             return Err(ViError::NotConnected);
         }
         if let (Kind::Data, Some(end)) = (header.kind, core.ends.get_mut(vi)) {
-            end.count_sent();
+            end.window.count();
         }
         if result.is_null() {
             core.on_sent(vi, buffer, true);
@@ -204,7 +208,9 @@ impl UcxProvider {
     /// Advertises posted receives to the peer, if that is due.
     fn send_due_credit(&mut self, vi: u64) {
         let end = self.worker.core().ends.get(vi);
-        if end.is_some_and(|end| end.stage == Stage::Open && end.ended.is_none() && end.is_credit_due()) {
+        if end.is_some_and(|end| {
+            end.stage == Stage::Open && !end.reported.has_ended() && end.receives.is_credit_due()
+        }) {
             self.send_control(vi, Kind::Credit);
         }
     }
@@ -220,7 +226,7 @@ impl UcxProvider {
         config.check()?;
         let ip = ip_of(address)?;
         let mut end = End::new(Stage::Connecting, null_mut(), config, sys::new_key()?)?;
-        places.into_iter().for_each(|places| end.receive_into(places));
+        places.into_iter().for_each(|places| end.receives.receive_into(places));
         let vi = self.insert(end, null_mut())?;
         let connected = self.worker.connect(ip);
         let api = self.worker.api;
@@ -320,7 +326,7 @@ impl Provider for UcxProvider {
     ) -> Result<(), ViError> {
         let end = self.sending_end(vi)?;
         self.regions.message_len(head, pieces, &end.config)?;
-        if end.window() == 0 {
+        if end.window.len() == 0 {
             return Err(ViError::Full);
         }
         self.transmit(vi.0, plain(Kind::Data, immediate), (&[head], pieces), Some(wr_id))
@@ -365,7 +371,7 @@ impl Provider for UcxProvider {
             return Err(ViError::Unknown("connection request (its peer is gone)"));
         }
         let event = Event::Established { vi: ViId(vi), private_data: Vec::new() };
-        self.worker.core_mut().events.push_back(event);
+        self.worker.core_mut().reports.events.push_back(event);
         Ok(ViId(vi))
     }
 
@@ -389,28 +395,28 @@ impl Provider for UcxProvider {
         if len > max {
             return Err(ViError::TooLong { len, max });
         }
-        if end.window() == 0 {
+        if end.window.len() == 0 {
             return Err(ViError::Full);
         }
         self.transmit(vi.0, plain(Kind::Data, immediate), (gather, &[]), signalled.then_some(wr_id))
     }
 
     fn post_recv(&mut self, vi: ViId, buffer: BufferId) -> Result<(), ViError> {
-        self.end_mut(vi)?.post(buffer.0).ok_or(ViError::Unknown("buffer"))?;
+        self.end_mut(vi)?.receives.post(buffer.0).ok_or(ViError::Unknown("buffer"))?;
         self.send_due_credit(vi.0);
         Ok(())
     }
 
     fn read(&self, vi: ViId, buffer: BufferId, offset: usize, into: &mut [u8]) -> Result<usize, ViError> {
-        self.end_of(vi)?.read(buffer.0, offset, into).ok_or(ViError::Unknown("buffer"))
+        self.end_of(vi)?.receives.read(buffer.0, offset, into).ok_or(ViError::Unknown("buffer"))
     }
 
     fn poll(&mut self) -> Option<Completion> {
-        if self.worker.core().completions.is_empty() {
+        if self.worker.core().reports.completions.is_empty() {
             self.progress();
         }
         let core = self.worker.core_mut();
-        let completion = core.completions.pop_front()?;
+        let completion = core.reports.completions.pop_front()?;
         core.on_polled(&completion);
         if let Completion::Received { vi, .. } = completion {
             self.send_due_credit(vi.0);
@@ -420,15 +426,13 @@ impl Provider for UcxProvider {
 
     fn poll_event(&mut self) -> Option<Event> {
         self.calls += 1;
-        if self.calls >= PROGRESS_EVERY && self.worker.core().events.is_empty() {
+        if self.calls >= PROGRESS_EVERY && self.worker.core().reports.events.is_empty() {
             self.calls = 0;
             self.progress();
         }
         let core = self.worker.core_mut();
-        if core.ending > 0 {
-            core.report_ends();
-        }
-        let event = core.events.pop_front()?;
+        core.report_ends();
+        let event = core.reports.events.pop_front()?;
         match &event {
             Event::Established { vi, .. } => core.open(vi.0),
             Event::Refused { vi, .. } | Event::Disconnected { vi, .. } => {
@@ -444,10 +448,8 @@ impl Provider for UcxProvider {
     fn arm(&mut self) -> Result<Armed, ViError> {
         self.progress();
         let core = self.worker.core_mut();
-        if core.ending > 0 {
-            core.report_ends();
-        }
-        let idle = core.completions.is_empty() && core.events.is_empty() && core.todo.is_empty();
+        core.report_ends();
+        let idle = core.reports.is_empty() && core.todo.is_empty();
         Ok(if idle && self.worker.arm()? { Armed::Armed } else { Armed::Busy })
     }
 
@@ -461,7 +463,7 @@ impl Provider for UcxProvider {
 
     fn disconnect(&mut self, vi: ViId) -> Result<(), ViError> {
         let end = self.end_mut(vi)?;
-        let connected = matches!(end.stage, Stage::Opening | Stage::Open) && end.ended.is_none();
+        let connected = matches!(end.stage, Stage::Opening | Stage::Open) && !end.reported.has_ended();
         if !connected {
             return self.abort(vi);
         }

@@ -15,7 +15,7 @@ impl UcxProvider {
             let did = self.worker.progress();
             self.handle();
             let core = self.worker.core();
-            if did == 0 || !core.completions.is_empty() || !core.events.is_empty() {
+            if did == 0 || !core.reports.is_empty() {
                 break;
             }
         }
