@@ -1,5 +1,5 @@
-//! The clock of the providers that wait for libraries and devices (`verbs`, `ucx`); these are not tested on
-//! virtual time.
+//! The clock of the providers that wait for the kernel, libraries and devices (`tcp`, `ucx`, `verbs`); these
+//! are not tested on virtual time.
 
 /// Returns CLOCK_MONOTONIC_COARSE in milliseconds. It lags the exact clock by some milliseconds; it is read
 /// while polling, where reading a clock device would cost too much.

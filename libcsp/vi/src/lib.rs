@@ -2,8 +2,8 @@
 //! Architecture).
 //!
 //! [`Provider`] is the interface that all tiers use. Its implementations are `shm` (one host), `verbs` (hosts
-//! with RDMA), `ucx` (hosts without RDMA) and `memory` (one process, deterministic). A provider belongs to
-//! one thread.
+//! with RDMA), `tcp` and `ucx` (hosts without RDMA) and `memory` (one process, deterministic). A provider
+//! belongs to one thread.
 //!
 //! A provider moves bytes and reports connection events. It does **not** declare a silent peer dead, count
 //! credits or interpret messages: liveness and flow control belong to `csp-transport`.
@@ -22,6 +22,7 @@ mod reports;
 pub mod shm;
 mod slots;
 mod sockaddr;
+pub mod tcp;
 pub mod ucx;
 pub mod verbs;
 mod wait;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use crate::shm::ShmProvider;
+use crate::tcp::TcpProvider;
 use crate::ucx::UcxProvider;
 use crate::verbs::VerbsProvider;
 use crate::{Provider, ViError};
@@ -15,6 +16,8 @@ pub enum ProviderKind {
     Shm,
     /// RDMA, between hosts with RDMA devices.
     Verbs,
+    /// Kernel TCP, between any hosts.
+    Tcp,
     /// UCX over TCP, between any hosts.
     Ucx,
 }
@@ -25,6 +28,7 @@ impl ProviderKind {
         match self {
             ProviderKind::Shm => "shm",
             ProviderKind::Verbs => "verbs",
+            ProviderKind::Tcp => "tcp",
             ProviderKind::Ucx => "ucx",
         }
     }
@@ -37,11 +41,13 @@ impl ProviderKind {
     }
 
     /// As [`open`](Self::open), for the SAN that has this address of the host: a UCX provider then listens on
-    /// the address' network interface only, otherwise on all.
+    /// the address' network interface only, otherwise on all; a TCP provider connects from the address.
     pub fn open_at(self, address: Option<IpAddr>) -> Result<Box<dyn Provider>, ViError> {
         Ok(match (self, address) {
             (ProviderKind::Shm, _) => Box::new(ShmProvider::new()?),
             (ProviderKind::Verbs, _) => Box::new(VerbsProvider::new()?),
+            (ProviderKind::Tcp, None) => Box::new(TcpProvider::new()?),
+            (ProviderKind::Tcp, Some(address)) => Box::new(TcpProvider::at(address)?),
             (ProviderKind::Ucx, None) => Box::new(UcxProvider::new()?),
             (ProviderKind::Ucx, Some(address)) => Box::new(UcxProvider::at(address)?),
         })

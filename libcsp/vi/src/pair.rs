@@ -251,6 +251,10 @@ impl Provider for Pair {
         self.of_mut(side).abort(inner)
     }
 
+    fn incomplete(&self, vi: ViId) -> usize {
+        self.inner(vi).map_or(0, |(side, vi)| self.of(side).incomplete(vi))
+    }
+
     fn can_break(&self) -> bool {
         self.near.can_break() || self.far.can_break()
     }

@@ -26,7 +26,7 @@ pub struct BufferId(pub u32);
 pub enum ViAddress {
     /// shm: the path of the Unix rendezvous socket.
     Path(std::path::PathBuf),
-    /// ucx, verbs: a SAN address and port.
+    /// tcp, ucx, verbs: a SAN address and port.
     Ip(std::net::SocketAddr),
     /// memory: a name in the fabric.
     Name(String),
@@ -242,7 +242,7 @@ pub enum ViError {
 /// returned its [`Event::Established`]; [`Event::Disconnected`] is returned only after the last message.
 /// Sends fail before [`Event::Established`] has been returned.
 pub trait Provider: Send {
-    /// The name used in configuration and metrics: `shm`, `ucx`, `memory`, `verbs`.
+    /// The name used in configuration and metrics: `shm`, `tcp`, `ucx`, `memory`, `verbs`.
     fn name(&self) -> &'static str;
 
     /// Starts to listen at `address`. Further calls add addresses.
@@ -368,6 +368,13 @@ pub trait Provider: Send {
     /// [`Event::Disconnected`], and may lose the last messages sent. Otherwise as
     /// [`disconnect`](Provider::disconnect).
     fn abort(&mut self, vi: ViId) -> Result<(), ViError>;
+
+    /// Returns how many bytes of a VI's next message have arrived, if the provider receives messages in parts
+    /// and the message is not whole yet. A peer whose bytes arrive is alive.
+    fn incomplete(&self, vi: ViId) -> usize {
+        let _ = vi;
+        0
+    }
 
     /// Returns whether a VI can end while both of its ends live, because the network between them failed. On
     /// one host a VI ends only when an end does.

@@ -28,13 +28,15 @@ struct Slot<T> {
 pub(crate) struct Slots<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
+    /// Number of values.
+    used: usize,
     capacity: usize,
 }
 
 impl<T> Slots<T> {
     pub(crate) fn new(capacity: usize) -> Self {
         let capacity = capacity.min(SLOTS_MAX);
-        Slots { slots: Vec::with_capacity(capacity), free: Vec::with_capacity(capacity), capacity }
+        Slots { slots: Vec::with_capacity(capacity), free: Vec::with_capacity(capacity), used: 0, capacity }
     }
 
     /// Inserts `value` and returns its id, or `None` if the table is full.
@@ -42,13 +44,20 @@ impl<T> Slots<T> {
         if let Some(index) = self.free.pop() {
             let slot = self.slots.get_mut(index as usize)?;
             slot.value = Some(value);
+            self.used += 1;
             return Some(slot.generation << INDEX_BITS | u64::from(index));
         }
         if self.slots.len() >= self.capacity {
             return None;
         }
         self.slots.push(Slot { generation: 0, value: Some(value) });
+        self.used += 1;
         Some(self.slots.len() as u64 - 1)
+    }
+
+    /// Returns whether the table has no value.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.used == 0
     }
 
     /// Returns whether the table has no free slot.
@@ -81,6 +90,7 @@ impl<T> Slots<T> {
             return None;
         }
         let value = slot.value.take()?;
+        self.used -= 1;
         if slot.generation < GENERATION_MAX {
             slot.generation += 1;
             self.free.push(index);

@@ -1,9 +1,9 @@
 //! The conformance suite: each test body runs for every provider.
 //!
-//! `memory`, `shm`, `ucx`, `verbs` and a `Pair` run the same tests (`verbs` only with the address of an RDMA
-//! device in `CSP_VI_VERBS`, see `make test-rdma`). Tests of the death of a process run for the providers
-//! that connect processes (shm, ucx, verbs). The child process is this test program again, with its role in
-//! the environment.
+//! `memory`, `shm`, `tcp`, `ucx`, `verbs` and a `Pair` run the same tests (`verbs` only with the address of
+//! an RDMA device in `CSP_VI_VERBS`, see `make test-rdma`). Tests of the death of a process run for the
+//! providers that connect processes (shm, tcp, ucx, verbs). The child process is this test program again,
+//! with its role in the environment.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "tests own deadlines and may panic")]
 
 #[path = "conformance/bench.rs"]
@@ -97,6 +97,17 @@ whole!(
     processes::what_a_killed_process_sent_still_arrives,
     processes::the_death_of_a_peer_wakes_a_waiting_process,
     processes::a_connector_killed_at_any_moment_is_survived,
+);
+whole!(
+    tcp,
+    unconfirmed::unconfirmed_messages_are_listed_oldest_first,
+    unconfirmed::the_list_of_unconfirmed_messages_is_bounded,
+    endings::lost_messages_are_not_reported_as_sent,
+    processes::what_a_killed_process_sent_still_arrives,
+    processes::the_death_of_a_peer_wakes_a_waiting_process,
+    processes::a_connector_killed_at_any_moment_is_survived,
+    registered::messages_arrive_in_the_callers_memory_in_the_order_posted,
+    registered::full_comes_exactly_at_the_callers_buffers,
 );
 whole!(
     ucx,

@@ -98,7 +98,7 @@ fn check(kind: &'static str) {
 #[test]
 fn two_hundred_connections_in_a_row_leave_nothing_behind() {
     let start = descriptors();
-    for kind in ["memory", "shm"] {
+    for kind in ["memory", "shm", "tcp"] {
         check(kind);
         assert_eq!(descriptors(), start, "{kind}");
     }

@@ -61,7 +61,7 @@ pub use san::{AGENT, CHANNEL, LINK, TUNNEL};
 pub use stack::{TCP_OPTIONS, TCP_STACK};
 pub use target::{Bounds, Check, Outcome, Target, report_own_panics_only};
 pub use tokens::{GRANTS, TOKENS};
-pub use vi::{SHM_RENDEZVOUS, UCX_FRAME, VERBS_FRAME};
+pub use vi::{SHM_RENDEZVOUS, TCP_STREAM, UCX_FRAME, VERBS_FRAME};
 pub use zmtp::ZMTP;
 
 use csp_wire::WireError;

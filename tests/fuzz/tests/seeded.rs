@@ -221,6 +221,7 @@ targets! {
     tcp_stack: TCP_STACK,
     tokens: TOKENS,
     tunnel: TUNNEL,
+    tcp_stream: TCP_STREAM,
     ucx_frame: UCX_FRAME,
     verbs_frame: VERBS_FRAME,
     zmtp: ZMTP,

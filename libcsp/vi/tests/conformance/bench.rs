@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use csp_vi::memory::MemoryFabric;
 use csp_vi::shm::ShmProvider;
+use csp_vi::tcp::TcpProvider;
 use csp_vi::ucx::UcxProvider;
 use csp_vi::verbs::VerbsProvider;
 use csp_vi::{Completion, ConnectRequest, Event, Provider, ViAddress, ViConfig, ViId};
@@ -36,6 +37,7 @@ impl Bench {
         match self.kind {
             "memory" => Box::new(self.fabric.provider("node")),
             "shm" => Box::new(ShmProvider::new().unwrap()),
+            "tcp" => Box::new(TcpProvider::new().unwrap()),
             "ucx" => Box::new(UcxProvider::new().unwrap()),
             "verbs" => Box::new(VerbsProvider::new().unwrap()),
             "pair_near" | "pair_far" => {

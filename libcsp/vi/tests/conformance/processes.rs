@@ -22,6 +22,7 @@ fn child() {
     let (bench, address) = match kind {
         "shm" => (Bench::new("shm"), ViAddress::Path(address.into())),
         "verbs" => (Bench::new("verbs"), ViAddress::Ip(address.parse().unwrap())),
+        "tcp" => (Bench::new("tcp"), ViAddress::Ip(address.parse().unwrap())),
         _ => (Bench::new("ucx"), ViAddress::Ip(address.parse().unwrap())),
     };
     let mut provider = bench.provider();

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use csp_vi::ViAddress;
 
-/// `shm:PATH`, `ucx:IP:PORT`, `verbs:IP:PORT`, `tcp:IP:PORT` or `unix:PATH`.
+/// `shm:PATH`, `vi-tcp:IP:PORT`, `ucx:IP:PORT`, `verbs:IP:PORT`, `tcp:IP:PORT` or `unix:PATH`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Address {
     /// A provider of Virtual Interfaces.
@@ -23,6 +23,8 @@ pub enum Address {
 pub enum Kind {
     /// Memory shared by two processes of one host.
     Shm,
+    /// Kernel TCP.
+    Tcp,
     /// UCX.
     Ucx,
     /// RDMA verbs.
@@ -35,7 +37,8 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "{text:?} is no address; allowed are shm:PATH, ucx:IP:PORT, verbs:IP:PORT, tcp:IP:PORT, unix:PATH"
+                "{text:?} is no address; allowed are shm:PATH, vi-tcp:IP:PORT, ucx:IP:PORT, verbs:IP:PORT, \
+                 tcp:IP:PORT, unix:PATH"
             )
         };
         let (kind, rest) = text.split_once(':').ok_or_else(wrong)?;
@@ -45,6 +48,7 @@ impl FromStr for Address {
         let ip = || rest.parse::<SocketAddr>().map_err(|_| wrong());
         Ok(match kind {
             "shm" => Address::Vi(Kind::Shm, ViAddress::Path(rest.into())),
+            "vi-tcp" => Address::Vi(Kind::Tcp, ViAddress::Ip(ip()?)),
             "ucx" => Address::Vi(Kind::Ucx, ViAddress::Ip(ip()?)),
             "verbs" => Address::Vi(Kind::Verbs, ViAddress::Ip(ip()?)),
             "tcp" => Address::Tcp(ip()?),
@@ -69,6 +73,7 @@ impl Address {
     pub fn kind(&self) -> &'static str {
         match self {
             Address::Vi(Kind::Shm, _) => "shm",
+            Address::Vi(Kind::Tcp, _) => "vi-tcp",
             Address::Vi(Kind::Ucx, _) => "ucx",
             Address::Vi(Kind::Verbs, _) => "verbs",
             Address::Tcp(_) => "tcp",
@@ -83,7 +88,14 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for text in ["shm:/run/p", "ucx:10.0.0.1:7", "verbs:[fe80::1]:7", "tcp:127.0.0.1:80", "unix:/x"] {
+        for text in [
+            "shm:/run/p",
+            "vi-tcp:10.0.0.1:7",
+            "ucx:10.0.0.1:7",
+            "verbs:[fe80::1]:7",
+            "tcp:127.0.0.1:80",
+            "unix:/x",
+        ] {
             assert_eq!(text.parse::<Address>().map(|a| a.to_string()), Ok(text.to_owned()));
         }
         for text in ["", "shm", "shm:", "tcp:localhost", "rdma:1.2.3.4:5", "ucx:1.2.3.4"] {

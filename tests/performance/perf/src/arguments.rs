@@ -37,7 +37,7 @@ pub struct Arguments {
 pub enum Command {
     /// Answer at these addresses, one peer at a time each, until terminated.
     Serve {
-        /// shm:PATH, ucx:IP:PORT, verbs:IP:PORT, tcp:IP:PORT or unix:PATH.
+        /// shm:PATH, vi-tcp:IP:PORT, ucx:IP:PORT, verbs:IP:PORT, tcp:IP:PORT or unix:PATH.
         #[arg(required = true)]
         addresses: Vec<Address>,
         /// End after this number of peers at each address.
@@ -59,7 +59,7 @@ pub enum Command {
     },
     /// Measure against a server process started on this host.
     Local {
-        /// shm, ucx, tcp or unix.
+        /// shm, vi-tcp, ucx, tcp or unix.
         provider: String,
         /// What to compare with (tcp, if nothing is named).
         #[arg(long, value_delimiter = ',', num_args = 0.., default_missing_value = "tcp")]

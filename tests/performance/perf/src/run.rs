@@ -91,12 +91,14 @@ impl Drop for Server {
 fn local_address(kind: &str, folder: &Path, index: usize) -> Result<Address> {
     let text = match kind {
         "shm" | "unix" => format!("{kind}:{}", folder.join(format!("{index}.sock")).display()),
-        "ucx" | "tcp" => {
+        "vi-tcp" | "ucx" | "tcp" => {
             // A port that is free now; the server binds it a moment later.
             let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
             format!("{kind}:127.0.0.1:{port}")
         }
-        other => bail!("{other:?} cannot be measured within one host; allowed are shm, ucx, tcp, unix"),
+        other => {
+            bail!("{other:?} cannot be measured within one host; allowed are shm, vi-tcp, ucx, tcp, unix")
+        }
     };
     text.parse().map_err(anyhow::Error::msg)
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use csp_vi::shm::ShmProvider;
+use csp_vi::tcp::TcpProvider;
 use csp_vi::ucx::UcxProvider;
 use csp_vi::verbs::VerbsProvider;
 use csp_vi::{Armed, Completion, Event, Provider, ViAddress, ViConfig, ViError, ViId, WaitSet};
@@ -32,6 +33,7 @@ pub struct ViEnd {
 fn open(kind: Kind) -> Result<Box<dyn Provider>> {
     Ok(match kind {
         Kind::Shm => Box::new(ShmProvider::new()?),
+        Kind::Tcp => Box::new(TcpProvider::new()?),
         Kind::Ucx => Box::new(UcxProvider::new()?),
         Kind::Verbs => Box::new(VerbsProvider::new()?),
     })

@@ -28,7 +28,7 @@ fn every_test_is_measured_over_every_transport_and_reported_as_json() {
 #[test]
 fn what_is_impossible_is_reported_with_a_code_of_its_own() {
     for (words, code, expected) in [
-        ("local carrier-pigeon", 1, "allowed are shm, ucx, tcp, unix"),
+        ("local carrier-pigeon", 1, "allowed are shm, vi-tcp, ucx, tcp, unix"),
         ("run tcp:127.0.0.1:1", 1, "cannot connect to tcp:127.0.0.1:1"),
         ("run nowhere", 2, "allowed are shm:PATH"),
         ("local shm --sizes 65Ki", 1, "the longest message has 65536"),
