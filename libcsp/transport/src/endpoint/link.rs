@@ -18,7 +18,6 @@ use csp_wire::link::{HEADER_LEN, Header, Kind, NONCE_LEN, SESSION_LEN};
 use super::GATHER_MAX;
 use super::handshake::Pending;
 use super::resume::{Interruption, Resumes, Saved};
-use crate::config::Heartbeat;
 use crate::counters::Counters;
 use crate::event::{DeathCause, DownReason, ProtocolError, SendError};
 use crate::identity::{PeerIdentity, Purpose};
@@ -80,7 +79,7 @@ impl Descriptors {
         self.available.saturating_sub(CONTROL_RESERVE)
     }
 
-    const fn allows(&self, kind: Kind) -> bool {
+    pub(super) const fn allows(&self, kind: Kind) -> bool {
         match kind {
             Kind::Tunnel | Kind::Channel | Kind::Message | Kind::Packets => self.data() > 0,
             Kind::Ping | Kind::Pong | Kind::Credit => {
@@ -135,7 +134,7 @@ impl Descriptors {
 
     /// Whether the peer lacks descriptors for data, because the owner holds messages, while some are posted
     /// again and not returned yet. A heartbeat would return them; without one a CREDIT message has to.
-    const fn starves_peer(&self) -> bool {
+    pub(super) const fn starves_peer(&self) -> bool {
         self.owed > 0 && self.taken + CONTROL_RESERVE >= self.own_depth
     }
 }
@@ -189,6 +188,8 @@ pub(super) struct Link {
     pub(super) handshake_until: Instant,
     pub(super) up_since: Option<Instant>,
     pub(super) last_received: Instant,
+    /// Bytes of an incomplete message that were there at the last check.
+    pub(super) incomplete: usize,
     pub(super) last_sent: Instant,
     /// The time at which a message other than a heartbeat was last sent or received.
     pub(super) last_used: Instant,
@@ -242,6 +243,7 @@ impl Link {
             handshake_until: until,
             up_since: None,
             last_received: now,
+            incomplete: 0,
             last_sent: now,
             last_used: now,
             used_since: now,
@@ -374,127 +376,5 @@ impl Link {
             return Err(DeathCause::CreditViolation);
         }
         Ok(header)
-    }
-
-    /// Whether the peer's silence means its death.
-    pub(super) fn is_dead(&mut self, now: Instant, late: bool, heartbeat: &Heartbeat) -> bool {
-        let until = self.silent_until(now, heartbeat);
-        until < Instant::FAR_FUTURE && self.is_over(now, late, until, heartbeat)
-    }
-
-    /// End of the peer's permitted silence; [`Instant::FAR_FUTURE`] if nothing requires it to send.
-    fn silent_until(&self, now: Instant, heartbeat: &Heartbeat) -> Instant {
-        // After a late PING the peer has as long to answer as after one in time.
-        let answer = if self.ping_unanswered { self.ping_sent_at } else { Instant::ZERO };
-        let answer_time = heartbeat.deadline - heartbeat.interval;
-        let until = (self.silence_since() + heartbeat.deadline).max(answer + answer_time);
-        // A PING that cannot be sent for lack of a descriptor counts as unanswered.
-        let unasked = !self.descriptors.allows(Kind::Ping) && until < self.pings_until(heartbeat);
-        let counts = self.ping_unanswered || unasked || !self.pings_alone();
-        if self.peer_is_daemon() && counts && !self.is_quiet(now, heartbeat) {
-            until
-        } else {
-            Instant::FAR_FUTURE
-        }
-    }
-
-    /// Start of the peer's silence.
-    fn silence_since(&self) -> Instant {
-        self.last_received.max(self.used_since)
-    }
-
-    /// Whether only this side sends PING: a daemon sends none if a hang-up reports the application's end.
-    fn pings_alone(&self) -> bool {
-        !self.local.is_daemon()
-    }
-
-    /// The time at which PING is due. If both sides send PING: after the interval without a message to the
-    /// peer. If only this side does: after the interval without a message from it.
-    fn ping_at(&self, heartbeat: &Heartbeat) -> Instant {
-        let since = if self.pings_alone() { self.silence_since() } else { self.last_sent };
-        since + heartbeat.interval
-    }
-
-    /// End of the time for which PINGs are sent. If the provider reports the ends of peers, PING only detects
-    /// a daemon that lives and is silent. An application sends PING for this purpose while it uses the link;
-    /// its idle link wakes no process.
-    fn pings_until(&self, heartbeat: &Heartbeat) -> Instant {
-        match (self.ends_reported, self.peer_is_daemon(), self.local.is_daemon()) {
-            (false, _, _) | (true, true, true) => Instant::FAR_FUTURE,
-            (true, true, false) => self.last_used + heartbeat.quiet_after,
-            (true, false, _) => Instant::ZERO,
-        }
-    }
-
-    /// Whether no PING is sent or expected to be answered until the link is used again.
-    pub(super) fn is_quiet(&self, now: Instant, heartbeat: &Heartbeat) -> bool {
-        now >= self.pings_until(heartbeat) && !self.ping_unanswered
-    }
-
-    /// Records that a message other than a heartbeat was sent or received.
-    pub(super) fn used(&mut self, now: Instant, heartbeat: &Heartbeat) {
-        if self.is_quiet(now, heartbeat) {
-            self.used_since = now;
-            self.grace_until = None;
-        }
-        self.last_used = now;
-    }
-
-    /// Whether the handshake took too long.
-    pub(super) fn handshake_failed(&mut self, now: Instant, late: bool, heartbeat: &Heartbeat) -> bool {
-        self.is_over(now, late, self.handshake_until, heartbeat)
-    }
-
-    /// Whether the time `until` which the peer had to send has ended. If this thread did not run in time
-    /// itself (`late`), as on a stopped host, the peer gets one more interval, once.
-    fn is_over(&mut self, now: Instant, late: bool, until: Instant, heartbeat: &Heartbeat) -> bool {
-        if now < until {
-            return false;
-        }
-        if late && self.grace_until.is_none() {
-            self.grace_until = Some(now + heartbeat.interval);
-        }
-        self.grace_until.is_none_or(|until| now >= until)
-    }
-
-    /// Whether a CREDIT message is due.
-    pub(super) fn credit_due(&self, now: Instant, heartbeat: &Heartbeat) -> bool {
-        self.descriptors.return_due()
-            || (self.descriptors.starves_peer() && now >= self.last_sent + heartbeat.interval)
-    }
-
-    /// Whether PING is due. At most one is outstanding: a VI loses nothing, a process may sleep for hours.
-    pub(super) fn ping_due(&self, now: Instant, heartbeat: &Heartbeat) -> bool {
-        let at = self.ping_at(heartbeat);
-        self.ping_allowed() && now >= at && now < self.pings_until(heartbeat)
-    }
-
-    fn ping_allowed(&self) -> bool {
-        self.can_send() && self.descriptors.allows(Kind::Ping) && !self.ping_unanswered
-    }
-
-    /// When the link must be served next if nothing arrives. A PING without credit waits for credit.
-    pub(super) fn next_deadline(&self, now: Instant, heartbeat: &Heartbeat) -> Instant {
-        let grace = self.grace_until.unwrap_or(Instant::ZERO);
-        match self.state {
-            State::Connecting
-            | State::AwaitAck
-            | State::AwaitHello
-            | State::AwaitConfirm
-            | State::Resuming => self.handshake_until.max(grace),
-            State::Interrupted => {
-                let retry = self.interruption.as_ref().map_or(Instant::FAR_FUTURE, |known| known.retry_at);
-                self.handshake_until.max(grace).min(retry)
-            }
-            State::Ending(_) => Instant::FAR_FUTURE,
-            State::Up => {
-                let (at, until) = (self.ping_at(heartbeat), self.pings_until(heartbeat));
-                let pings = self.ping_allowed() && at < until && now < until;
-                let ping = if pings { at } else { Instant::FAR_FUTURE };
-                let starves = self.descriptors.starves_peer() && self.descriptors.allows(Kind::Credit);
-                let credit = if starves { self.last_sent + heartbeat.interval } else { Instant::FAR_FUTURE };
-                ping.min(credit).min(self.silent_until(now, heartbeat).max(grace))
-            }
-        }
     }
 }

@@ -6,6 +6,7 @@ mod in_place;
 mod link;
 mod progress;
 mod resume;
+mod silence;
 mod strangers;
 mod table;
 

@@ -282,6 +282,7 @@ impl Endpoint {
         match link.state {
             State::Ending(_) => {}
             State::Up => {
+                link.note_incomplete(now, self.provider.incomplete(link.vi));
                 if link.is_dead(now, late, &heartbeat) {
                     self.end(id, DownReason::Died(DeathCause::Silent));
                 } else {
