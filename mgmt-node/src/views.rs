@@ -465,8 +465,10 @@ fn san(record: &csp_control::NodeRecord) -> Vec<String> {
     for address in &record.san {
         out.extend(address.shm.iter().map(|path| format!("shm:{path}")));
         out.extend(address.verbs.iter().map(|at| format!("verbs:{at}")));
+        out.extend(address.tcp.iter().map(|at| format!("tcp:{at}")));
         out.extend(address.ucx.iter().map(|at| format!("ucx:{at}")));
         out.extend(address.channel_verbs.iter().map(|at| format!("channel-verbs:{at}")));
+        out.extend(address.channel_tcp.iter().map(|at| format!("channel-tcp:{at}")));
         out.extend(address.channel_ucx.iter().map(|at| format!("channel-ucx:{at}")));
     }
     out

@@ -24,7 +24,7 @@ EXAMPLES:
   csp-run --mode strict csp-context
   csp-run --mode strict csp-context --listen 0.0.0.0:7100 --listen 0.0.0.0:7101
   csp-context --handlers
-  csp-context packets --node an-1 --cluster-key-file /etc/csp/app-node.key --shm /run/csp/h0.sock --ucx 10.77.0.3:7200
+  csp-context packets --node an-1 --cluster-key-file /etc/csp/app-node.key --shm /run/csp/h0.sock --tcp 10.77.0.3:7200
 
   In the policy:
     contexts:
@@ -34,7 +34,7 @@ EXAMPLES:
         ...
         path: [{handler: drop-every, parameters: \"10\", context: g0}]
     plugin_hosts:
-      - {name: h0, node: an-1, shm: /run/csp/h0.sock, ucx: \"10.77.0.3:7200\"}
+      - {name: h0, node: an-1, shm: /run/csp/h0.sock, tcp: \"10.77.0.3:7200\"}
     plugins:
       - {name: count, module: counter, level: 3, context: h0}
 

@@ -38,8 +38,11 @@ pub struct PacketArguments {
     #[arg(long, value_name = "FILE")]
     cluster_key_file: PathBuf,
     /// Unix socket for network nodes of the same host.
-    #[arg(long, value_name = "PATH", required_unless_present_any = ["ucx", "verbs"])]
+    #[arg(long, value_name = "PATH", required_unless_present_any = ["tcp", "ucx", "verbs"])]
     shm: Option<PathBuf>,
+    /// Where network nodes connect by TCP.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    tcp: Option<SocketAddr>,
     /// Where network nodes connect by UCX.
     #[arg(long, value_name = "ADDRESS:PORT")]
     ucx: Option<SocketAddr>,
@@ -67,6 +70,7 @@ pub fn run(arguments: &PacketArguments) -> Result<(), DaemonError> {
     for (kind, address) in [
         (ProviderKind::Shm, arguments.shm.clone().map(ViAddress::Path)),
         (ProviderKind::Verbs, arguments.verbs.map(ViAddress::Ip)),
+        (ProviderKind::Tcp, arguments.tcp.map(ViAddress::Ip)),
         (ProviderKind::Ucx, arguments.ucx.map(ViAddress::Ip)),
     ] {
         let Some(address) = address else { continue };

@@ -20,7 +20,7 @@ pub struct ProxyEntry {
     pub worker: u8,
     /// Unix socket of its channels: the worker's own, or the one on which the agent relays to it.
     pub path: String,
-    /// The provider that carries the channels beyond that socket: `shm`, `ucx` or `verbs`.
+    /// The provider that carries the channels beyond that socket: `shm`, `tcp`, `ucx` or `verbs`.
     pub provider: &'static str,
     /// The worker's address: the Unix socket again, or ADDRESS:PORT.
     pub address: String,
@@ -98,6 +98,7 @@ fn carries(kind: ProviderKind, san: &SanAddress) -> Option<(ProviderKind, ViAddr
     let address = match kind {
         ProviderKind::Shm => None,
         ProviderKind::Verbs => san.channel_verbs.as_ref(),
+        ProviderKind::Tcp => san.channel_tcp.as_ref(),
         ProviderKind::Ucx => san.channel_ucx.as_ref(),
     };
     Some((kind, ViAddress::Ip(address?.parse().ok()?)))
@@ -138,7 +139,7 @@ mod tests {
     use csp_control::NodeRecord;
 
     use super::*;
-    use ProviderKind::{Ucx, Verbs};
+    use ProviderKind::{Tcp, Ucx, Verbs};
 
     /// Checks how one proxy worker is reached: by its path, or by provider and address.
     fn check(host: &str, san: SanAddress, provider: SanProvider, carried: &[ProviderKind], expected: &str) {
@@ -161,6 +162,7 @@ mod tests {
     fn a_proxy_is_reached_by_shm_on_this_host_and_else_by_what_both_have() {
         let all = || SanAddress {
             channel_shm: Some("/run/pn-1.ch".to_owned()),
+            channel_tcp: Some("10.77.0.2:7355".to_owned()),
             channel_ucx: Some("10.77.0.2:7356".to_owned()),
             channel_verbs: Some("10.77.0.2:7357".to_owned()),
             ..SanAddress::default()
@@ -171,6 +173,8 @@ mod tests {
         check("there", all(), SanProvider::Shm, &[], "");
         check("there", all(), auto, &both, "verbs 10.77.0.2:7357");
         check("there", all(), auto, &[Ucx], "ucx 10.77.0.2:7356");
+        check("there", all(), auto, &[Tcp, Ucx], "tcp 10.77.0.2:7355");
+        check("there", SanAddress { channel_tcp: None, ..all() }, auto, &[Tcp, Ucx], "ucx 10.77.0.2:7356");
         check("there", all(), auto, &[], "");
         check("here", all(), SanProvider::Ucx, &[Ucx], "ucx 10.77.0.2:7356");
         check("there", SanAddress { channel_verbs: None, ..all() }, auto, &both, "ucx 10.77.0.2:7356");

@@ -102,7 +102,7 @@ fn open_ports(san: &SanSection) -> Result<(Vec<ProviderKind>, Vec<SanPort>), Dae
     let (mut kinds, mut ports) = (Vec::new(), Vec::new());
     let wanted = san.provider;
     let open = |kind: ProviderKind| kind.open_at(san.address);
-    for kind in [ProviderKind::Verbs, ProviderKind::Ucx] {
+    for kind in [ProviderKind::Verbs, ProviderKind::Tcp, ProviderKind::Ucx] {
         if !wanted.allows(kind.as_str()) {
             continue;
         }

@@ -39,7 +39,7 @@ pub struct Proxy {
     pub worker: u32,
     /// Unix socket that processes connect to: the proxy's, or the agent's for a proxy of another host.
     pub socket: Text,
-    /// Provider that carries the channels from there on: `shm`, `ucx` or `verbs`.
+    /// Provider that carries the channels from there on: `shm`, `tcp`, `ucx` or `verbs`.
     pub provider: Text,
     /// Address of the channels: the Unix socket again, or ADDRESS:PORT.
     pub address: Text,

@@ -46,7 +46,7 @@ pub struct Tunnel {
     pub proxy: Text,
     /// Worker of that proxy.
     pub proxy_worker: u32,
-    /// Provider that carries the tunnel: `shm`, `ucx`, `verbs` or `memory`.
+    /// Provider that carries the tunnel: `shm`, `tcp`, `ucx`, `verbs` or `memory`.
     pub provider: Text,
     /// Address that is dialled: a Unix socket's path or ADDRESS:PORT.
     pub address: Text,

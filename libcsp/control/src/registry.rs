@@ -58,13 +58,19 @@ pub struct SanAddress {
     /// since messages of channels are shorter than those of tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel_shm: Option<String>,
+    /// ADDRESS:PORT of the tcp provider for tunnels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<String>,
+    /// ADDRESS:PORT of the tcp provider for channels, which agents of other hosts open for their processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel_tcp: Option<String>,
     /// ADDRESS:PORT of the ucx provider for tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ucx: Option<String>,
     /// ADDRESS:PORT of the verbs provider for tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verbs: Option<String>,
-    /// ADDRESS:PORT of the ucx provider for channels, which agents of other hosts open for their processes.
+    /// ADDRESS:PORT of the ucx provider for channels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel_ucx: Option<String>,
     /// ADDRESS:PORT of the verbs provider for channels.
@@ -75,8 +81,8 @@ pub struct SanAddress {
 impl From<&PluginHost> for SanAddress {
     /// Returns the addresses of a plug-in host in the form in which members register theirs.
     fn from(host: &PluginHost) -> Self {
-        let PluginHost { shm, ucx, verbs, .. } = host.clone();
-        SanAddress { shm, ucx, verbs, ..SanAddress::default() }
+        let PluginHost { shm, tcp, ucx, verbs, .. } = host.clone();
+        SanAddress { shm, tcp, ucx, verbs, ..SanAddress::default() }
     }
 }
 

@@ -30,6 +30,9 @@ pub struct PluginHost {
     /// Its Unix socket, for network nodes of the same host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shm: Option<String>,
+    /// ADDRESS:PORT where it listens by tcp.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<String>,
     /// ADDRESS:PORT where it listens by ucx.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ucx: Option<String>,
@@ -40,7 +43,7 @@ pub struct PluginHost {
 
 impl PluginHost {
     pub(super) fn summary(&self) -> String {
-        let addresses = [("shm", &self.shm), ("ucx", &self.ucx), ("verbs", &self.verbs)];
+        let addresses = [("shm", &self.shm), ("tcp", &self.tcp), ("ucx", &self.ucx), ("verbs", &self.verbs)];
         let addresses = addresses.iter().filter_map(|(by, at)| Some(format!(" {by} {}", at.as_ref()?)));
         format!("{} node {}{}", self.name, self.node, addresses.collect::<String>())
     }
@@ -66,14 +69,14 @@ pub(super) fn check(policy: &Policy, problems: &mut Problems) {
                 format!("{name:?} is the name of plugin_hosts[{first}] already"),
             );
         }
-        if host.shm.is_none() && host.ucx.is_none() && host.verbs.is_none() {
-            problems.add(&field, "has no address: one of shm, ucx and verbs at least");
+        if [&host.shm, &host.tcp, &host.ucx, &host.verbs].iter().all(|address| address.is_none()) {
+            problems.add(&field, "has no address: one of shm, tcp, ucx and verbs at least");
         }
         if host.shm.as_ref().is_some_and(|path| !path.starts_with('/') || path.len() > PATH_LEN_MAX) {
             let message = format!("expected an absolute path of at most {PATH_LEN_MAX} bytes");
             problems.add(format!("{field}.shm"), message);
         }
-        for (by, address) in [("ucx", &host.ucx), ("verbs", &host.verbs)] {
+        for (by, address) in [("tcp", &host.tcp), ("ucx", &host.ucx), ("verbs", &host.verbs)] {
             if let Some(text) = address.as_ref().filter(|text| text.parse::<SocketAddr>().is_err()) {
                 let message =
                     format!("{text:?} is no address; expected ADDRESS:PORT, such as 10.77.0.3:7200");

@@ -16,6 +16,8 @@ use crate::links::{DialSpec, HostSpec, ProxySpec};
 pub struct Endpoints {
     /// Shared memory.
     pub shm: Option<usize>,
+    /// Kernel TCP.
+    pub tcp: Option<usize>,
     /// UCX.
     pub ucx: Option<usize>,
     /// RDMA.
@@ -23,8 +25,8 @@ pub struct Endpoints {
 }
 
 /// Returns the proxies of a membership with the addresses of their workers on `provider`. `auto` selects shm
-/// on this host (`host` is this kernel's boot id), else verbs, else ucx. Workers without a usable address are
-/// left out.
+/// on this host (`host` is this kernel's boot id), else verbs, else tcp, else ucx. Workers without a usable
+/// address are left out.
 pub fn proxy_specs(
     membership: &Membership,
     provider: SanProvider,
@@ -77,17 +79,17 @@ fn dial_spec(san: &SanAddress, near: bool, provider: SanProvider, endpoints: End
         let address = ViAddress::Path(san.shm.as_ref()?.into());
         Some(DialSpec { worker, endpoint: endpoints.shm?, address })
     };
-    let ucx = || {
-        let address = ViAddress::Ip(san.ucx.as_ref()?.parse().ok()?);
-        Some(DialSpec { worker, endpoint: endpoints.ucx?, address })
+    let at = |address: &Option<String>, endpoint: Option<usize>| {
+        let address = ViAddress::Ip(address.as_ref()?.parse().ok()?);
+        Some(DialSpec { worker, endpoint: endpoint?, address })
     };
-    let verbs = || {
-        let address = ViAddress::Ip(san.verbs.as_ref()?.parse().ok()?);
-        Some(DialSpec { worker, endpoint: endpoints.verbs?, address })
-    };
+    let verbs = || at(&san.verbs, endpoints.verbs);
+    let tcp = || at(&san.tcp, endpoints.tcp);
+    let ucx = || at(&san.ucx, endpoints.ucx);
     match provider {
-        SanProvider::Auto if near => shm().or_else(verbs).or_else(ucx),
-        SanProvider::Auto => verbs().or_else(ucx),
+        SanProvider::Auto if near => shm().or_else(verbs).or_else(tcp).or_else(ucx),
+        SanProvider::Auto => verbs().or_else(tcp).or_else(ucx),
+        SanProvider::Tcp => tcp(),
         SanProvider::Ucx => ucx(),
         SanProvider::Shm => shm(),
         SanProvider::Verbs => verbs(),
@@ -106,7 +108,8 @@ mod tests {
         record.host = host.to_owned();
         record.san.push(SanAddress {
             shm: shm.then(|| "/run/csp/pn-1.sock".to_owned()),
-            ucx: Some("10.77.0.2:7100".to_owned()),
+            tcp: Some("10.77.0.2:7100".to_owned()),
+            ucx: Some("10.77.0.2:7612".to_owned()),
             verbs: verbs.then(|| "10.77.0.2:7100".to_owned()),
             ..SanAddress::default()
         });
@@ -117,9 +120,10 @@ mod tests {
 
     #[test]
     fn the_provider_follows_host_and_configuration() {
-        let all = Endpoints { shm: Some(0), ucx: Some(1), verbs: Some(2) };
+        let all = Endpoints { shm: Some(0), ucx: Some(1), verbs: Some(2), tcp: Some(3) };
         let both = Endpoints { verbs: None, ..all };
-        let only_shm = Endpoints { ucx: None, ..both };
+        let no_tcp = Endpoints { tcp: None, ..both };
+        let only_shm = Endpoints { ucx: None, ..no_tcp };
         for (host, provider, endpoints, expected) in [
             ("here", SanProvider::Auto, all, Some(0)),
             ("there", SanProvider::Auto, all, Some(2)),
@@ -127,7 +131,10 @@ mod tests {
             ("there", SanProvider::Ucx, all, Some(1)),
             ("there", SanProvider::Verbs, both, None),
             ("here", SanProvider::Auto, both, Some(0)),
-            ("there", SanProvider::Auto, both, Some(1)),
+            ("there", SanProvider::Auto, both, Some(3)),
+            ("there", SanProvider::Tcp, all, Some(3)),
+            ("there", SanProvider::Tcp, no_tcp, None),
+            ("there", SanProvider::Auto, no_tcp, Some(1)),
             ("here", SanProvider::Ucx, both, Some(1)),
             ("there", SanProvider::Shm, both, Some(0)),
             ("there", SanProvider::Auto, only_shm, None),
@@ -135,7 +142,7 @@ mod tests {
             let specs = proxy_specs(&membership(host, true, true), provider, "here", endpoints);
             assert_eq!(specs[0].workers.first().map(|w| w.endpoint), expected, "{host} {provider:?}");
         }
-        // A proxy that does not offer shared memory is reached by ucx even on this host.
+        // A proxy that does not offer shared memory is reached by tcp even on this host.
         let specs = proxy_specs(&membership("here", false, false), SanProvider::Auto, "here", all);
         assert_eq!(specs[0].workers[0].address.to_string(), "10.77.0.2:7100");
     }

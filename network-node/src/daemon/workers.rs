@@ -215,6 +215,7 @@ fn open_endpoints(
     for (kind, place) in [
         (ProviderKind::Shm, &mut places.shm),
         (ProviderKind::Verbs, &mut places.verbs),
+        (ProviderKind::Tcp, &mut places.tcp),
         (ProviderKind::Ucx, &mut places.ucx),
     ] {
         if !wanted.allows(kind.as_str()) {

@@ -139,7 +139,7 @@ impl Config {
         };
         range("workers", self.workers.into(), 1, 64);
         // The ports above it are those of tunnels and channels of 64 workers.
-        range("san.port", self.san.port.into(), 1, 65_535 - 256 - 64);
+        range("san.port", self.san.port.into(), 1, 65_535 - 1_023);
         range("capacity.connections", self.capacity.connections as u64, 16, 1_000_000);
         range("capacity.half_open", self.capacity.half_open as u64, 1, self.capacity.connections as u64);
         range("capacity.buffers_mib", self.capacity.buffers_mib as u64, 8, 65_536);

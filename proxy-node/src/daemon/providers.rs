@@ -1,6 +1,6 @@
 //! The endpoints of one worker, over the providers that configuration and host permit.
 
-use csp_control::{NodeRecord, SanAddress};
+use csp_control::{NodeRecord, SanAddress, SanProvider};
 use csp_daemon::DaemonError;
 use csp_transport::{Endpoint, EndpointConfig, Keys, PeerIdentity};
 use csp_types::Role;
@@ -13,6 +13,9 @@ const CHANNEL_LINKS_MAX: u32 = 2048;
 
 /// Distance between the ports of tunnels and of channels.
 const CHANNEL_PORTS: u16 = 256;
+
+/// Where UCX listens when TCP has its ports, from the first port on: tunnels and channels.
+const UCX_PORTS: [u16; 2] = [512, 768];
 
 /// A worker's listening endpoints, and their addresses.
 pub struct San {
@@ -39,14 +42,21 @@ pub fn listen(config: &Config, record: &NodeRecord, keys: &Keys, worker: u8) -> 
     let mut address = SanAddress { worker: worker.into(), ..SanAddress::default() };
     let (mut tunnels, mut channels) = (Vec::new(), Vec::new());
     let wanted = config.san.provider;
-    for kind in [ProviderKind::Shm, ProviderKind::Verbs, ProviderKind::Ucx] {
+    for kind in [ProviderKind::Shm, ProviderKind::Verbs, ProviderKind::Tcp, ProviderKind::Ucx] {
         let (tunnel_at, channel_at) = match kind {
             ProviderKind::Shm => (path("tunnel"), path("channel")),
-            ProviderKind::Verbs | ProviderKind::Ucx => (at(port), at(port + CHANNEL_PORTS)),
+            ProviderKind::Ucx if wanted == SanProvider::Auto => {
+                let [tunnels, channels] = UCX_PORTS;
+                (at(port + tunnels), at(port + channels))
+            }
+            ProviderKind::Verbs | ProviderKind::Tcp | ProviderKind::Ucx => {
+                (at(port), at(port + CHANNEL_PORTS))
+            }
         };
         let (of_tunnels, of_channels) = match kind {
             ProviderKind::Shm => (&mut address.shm, &mut address.channel_shm),
             ProviderKind::Verbs => (&mut address.verbs, &mut address.channel_verbs),
+            ProviderKind::Tcp => (&mut address.tcp, &mut address.channel_tcp),
             ProviderKind::Ucx => (&mut address.ucx, &mut address.channel_ucx),
         };
         // Processes of this host connect by shared memory, whatever provider carries the links between nodes.

@@ -23,15 +23,33 @@ const READY_DEADLINE: Duration = Duration::from_secs(20);
 pub enum San {
     /// Shared memory rings.
     Shm,
-    /// UCX over TCP between network node and proxy node; processes are on the proxy's host and reach it by
-    /// shared memory.
-    UcxBetweenNodes,
-    /// Shared memory between network node and proxy node, which are on one host; UCX over TCP to processes on
-    /// another, through their agent.
-    UcxToProcesses,
-    /// UCX over TCP for all, with processes going through their agent, as if every tier had a host of its
-    /// own.
+    /// Network node and proxy node on two hosts; processes are on the proxy's host and reach it by shared
+    /// memory.
+    BetweenNodes(Far),
+    /// Shared memory between network node and proxy node, which are on one host; processes on another,
+    /// through their agent.
+    ToProcesses(Far),
+    /// As if every tier had a host of its own, with processes going through their agent.
+    Apart(Far),
+}
+
+/// Provider of the SAN between hosts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Far {
+    /// Kernel TCP.
+    Tcp,
+    /// UCX over TCP.
     Ucx,
+}
+
+impl Far {
+    /// Returns its name in configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Far::Tcp => "tcp",
+            Far::Ucx => "ucx",
+        }
+    }
 }
 
 impl San {
@@ -40,9 +58,9 @@ impl San {
     pub(crate) const fn providers(self) -> [&'static str; 3] {
         match self {
             San::Shm => ["shm"; 3],
-            San::UcxBetweenNodes => ["ucx", "ucx", "shm"],
-            San::UcxToProcesses => ["shm", "auto", "ucx"],
-            San::Ucx => ["ucx"; 3],
+            San::BetweenNodes(far) => [far.name(), far.name(), "shm"],
+            San::ToProcesses(far) => ["shm", "auto", far.name()],
+            San::Apart(far) => [far.name(); 3],
         }
     }
 }

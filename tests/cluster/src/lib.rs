@@ -34,7 +34,7 @@ pub mod trace;
 pub mod wait_bench;
 
 pub use client::{Digest, Fetch, Latencies, WRK_PATIENCE, micros};
-pub use cluster::{Cluster, Options, San, Tier};
+pub use cluster::{Cluster, Far, Options, San, Tier};
 pub use configs::{ADMIN_PORTS, CLIENT_ADDRESS, UPLOAD_PORT, VIP, nginx as nginx_configuration};
 pub use crowd::{Crowd, Outcome};
 pub use host::Host;

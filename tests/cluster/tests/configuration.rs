@@ -101,7 +101,12 @@ fn a_wrong_value_is_refused_with_its_place_and_what_is_allowed() {
     for tier in [Tier::NetworkNode, Tier::ProxyNode] {
         files.refused(tier, "workers: 1", "workers: many", &["workers", "allowed is 0 to 255"]);
         files.refused(tier, "workers: 1", "workers: 200", &["workers", "200", "allowed is 1 to"]);
-        files.refused(tier, "provider: shm", "provider: warp", &["san.provider", "auto, shm, ucx, verbs"]);
+        files.refused(
+            tier,
+            "provider: shm",
+            "provider: warp",
+            &["san.provider", "auto, shm, tcp, ucx, verbs"],
+        );
     }
     files.refused(
         Tier::NetworkNode,

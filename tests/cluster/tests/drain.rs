@@ -3,7 +3,7 @@
 
 use csp_cluster::several::{self, APP_NODES, Lans, PROXIES, SINGLE_PORT, Several};
 use csp_cluster::steady::{SETTLED, Steady, end, going_on};
-use csp_cluster::{San, wait_until};
+use csp_cluster::{Far, San, wait_until};
 
 /// Returns the connections to nginx that a proxy has: the application node of each.
 fn served_by(cluster: &Several, proxy: &str) -> Vec<String> {
@@ -83,7 +83,9 @@ fn a_draining_node_gets_no_new_connections_and_keeps_its_own() {
 
 #[test]
 fn an_application_node_whose_agent_was_restarted_serves_alone() {
-    let Some(mut cluster) = several::lay_out("alone", San::UcxBetweenNodes, Lans::Apart) else { return };
+    let Some(mut cluster) = several::lay_out("alone", San::BetweenNodes(Far::Tcp), Lans::Apart) else {
+        return;
+    };
     cluster.serve().unwrap();
     for node in APP_NODES.iter().cycle().take(6) {
         cluster.cspctl(&["drain", node]).unwrap();

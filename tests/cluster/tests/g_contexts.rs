@@ -1,12 +1,12 @@
 //! A path that leaves the proxy worker, passes a handler of `csp-context` on the application node, and comes
-//! back: with real programs, over shared memory and over UCX, while the context is not there yet, and when it
+//! back: with real programs, over shared memory and over TCP, while the context is not there yet, and when it
 //! is killed in the middle.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
 use std::time::Duration;
 
-use csp_cluster::{Cluster, Process, San, Tier, VIP, testing, wait_until};
+use csp_cluster::{Cluster, Far, Process, San, Tier, VIP, testing, wait_until};
 use serde_json::Value;
 
 const PORT: u16 = 5557;
@@ -109,8 +109,8 @@ fn a_path_passes_a_context_on_the_application_node_over_shared_memory() {
 
 #[test]
 #[ignore = "depends on load: make test-faults"]
-fn a_path_passes_a_context_on_the_application_node_over_ucx() {
-    check("ctxucx", San::Ucx);
+fn a_path_passes_a_context_on_the_application_node_over_tcp() {
+    check("ctxtcp", San::Apart(Far::Tcp));
 }
 
 /// Emits each message as it is.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use csp_cluster::several::{self, Lans, MGMT_NODE};
-use csp_cluster::{Cluster, Process, San, Tier, VIP, testing, wait_until};
+use csp_cluster::{Cluster, Far, Process, San, Tier, VIP, testing, wait_until};
 use serde_json::Value;
 
 const PORT: u16 = 5557;
@@ -261,7 +261,7 @@ fn programs_bring_handlers_by_request_and_a_hostile_one_harms_nobody_else() {
 #[test]
 #[ignore = "depends on load: make test-faults"]
 fn programs_bring_hostile_handlers_to_a_proxy_whose_san_is_ucx() {
-    check_brought("supplyux", San::UcxBetweenNodes);
+    check_brought("supplyux", San::BetweenNodes(Far::Ucx));
 }
 
 fn check_brought(name: &str, san: San) {

@@ -8,7 +8,7 @@ use std::fs;
 use std::time::Duration;
 
 use csp_cluster::configs::UPLOAD_PORT;
-use csp_cluster::{Process, San, Tier, VIP, testing, wait_until};
+use csp_cluster::{Far, Process, San, Tier, VIP, testing, wait_until};
 
 /// Workers accept; a request says how its connection ends.
 const SERVER: &str = r#"
@@ -121,7 +121,7 @@ fn a_server_s_last_words_reach_its_clients_as_by_a_kernel() {
 
 #[test]
 fn a_server_s_last_words_reach_its_clients_through_its_agent() {
-    check("rrefuse", San::Ucx);
+    check("rrefuse", San::Apart(Far::Tcp));
 }
 
 fn check(name: &str, san: San) {

@@ -1,4 +1,4 @@
-//! App node and proxy node as if on separate hosts: processes reach the proxy through their agent, over ucx.
+//! App node and proxy node as if on separate hosts: processes reach the proxy through their agent, over tcp.
 //!
 //! One machine has one boot id, so the configuration forbids shared memory between nodes.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
@@ -10,7 +10,7 @@ use std::time::Instant;
 use csp_cluster::steady::{
     CONNECTIONS, SETTLED, Steady, children, end, going_on, signal, steady_clients, steady_clients_of,
 };
-use csp_cluster::{Cluster, Fetch, San, Tier, testing, wait_until};
+use csp_cluster::{Cluster, Far, Fetch, San, Tier, testing, wait_until};
 
 fn metric(cluster: &Cluster, name: &str, label: &str) -> f64 {
     cluster.metric(Tier::AppNode, name, label).unwrap()
@@ -37,7 +37,7 @@ fn whole_files(cluster: &mut Cluster) {
     assert_eq!(metric(cluster, "csp_relay_refused_total", ""), 0.0);
     assert_eq!(metric(cluster, "csp_relay_routes", "up"), 1.0);
     let proxies = cluster.ask(Tier::AppNode, "/v1/proxies").unwrap();
-    assert!(proxies.contains("\"provider\":\"ucx\"") && proxies.contains("10.77.0.2:7356"), "{proxies}");
+    assert!(proxies.contains("\"provider\":\"tcp\"") && proxies.contains("10.77.0.2:7356"), "{proxies}");
 }
 
 fn nginx_worker_killed(cluster: &mut Cluster) {
@@ -172,7 +172,7 @@ type Step = fn(&mut Cluster);
 #[test]
 #[ignore = "depends on load: make test-faults"]
 fn unmodified_programs_serve_through_their_agent() {
-    let Some(mut cluster) = testing::lay_out_over("relay", San::Ucx) else { return };
+    let Some(mut cluster) = testing::lay_out_over("relay", San::Apart(Far::Tcp)) else { return };
     cluster.serve().unwrap();
     let steps: [(&str, Step); 8] = [
         ("whole files", whole_files),
@@ -197,7 +197,7 @@ fn unmodified_programs_serve_through_their_agent() {
 /// UCX listens before any peer has shown a token: on the SAN's interface, and on no other that a host has.
 #[test]
 fn nothing_listens_beside_the_san() {
-    let Some(mut cluster) = testing::lay_out_over("sanonly", San::Ucx) else { return };
+    let Some(mut cluster) = testing::lay_out_over("sanonly", San::Apart(Far::Ucx)) else { return };
     let tiers = [Tier::NetworkNode, Tier::ProxyNode, Tier::AppNode];
     for tier in tiers {
         let host = cluster.host(tier);

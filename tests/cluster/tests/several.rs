@@ -11,7 +11,7 @@ use csp_cluster::several::{
     self, APP_NODES, Lans, MGMT_NODE, NETWORK_NODES, OWNED, PROXIES, SINGLE_PORT, Several,
 };
 use csp_cluster::steady::{SETTLED, Steady, end, going_on};
-use csp_cluster::{San, UPLOAD_PORT, wait_until};
+use csp_cluster::{Far, San, UPLOAD_PORT, wait_until};
 use csp_types::limits;
 
 /// Longer than a peer may be silent (800 ms).
@@ -157,7 +157,7 @@ fn faults(name: &str, san: San, lans: Lans) {
     policy_changed(&cluster);
     lap("policy");
     for kill in [false, true] {
-        agent_ended(&mut cluster, "an-2", kill, san == San::Ucx);
+        agent_ended(&mut cluster, "an-2", kill, matches!(san, San::Apart(_)));
         lap("agent");
         network_node_ended(&mut cluster, "nn-2", kill);
         lap("network node");
@@ -280,6 +280,12 @@ fn faults_over_shm_end_what_they_must() {
 
 #[test]
 #[ignore = "depends on load: make test-faults"]
+fn faults_over_tcp_end_what_they_must() {
+    faults("severaltcp", San::Apart(Far::Tcp), Lans::Apart);
+}
+
+#[test]
+#[ignore = "depends on load: make test-faults"]
 fn faults_over_ucx_end_what_they_must() {
-    faults("severalucx", San::Ucx, Lans::Apart);
+    faults("severalucx", San::Apart(Far::Ucx), Lans::Apart);
 }

@@ -1,11 +1,11 @@
 //! The VIP is an address of hosts of every tier, on `lo`, as described in docs/operations.md: services,
-//! egress and the SAN work as without it, over UCX and the relay, where the kernel's choice of addresses
+//! egress and the SAN work as without it, over TCP and the relay, where the kernel's choice of addresses
 //! matters most.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
 
-use csp_cluster::{CLIENT_ADDRESS, Cluster, Fetch, San, Tier, VIP, demo, testing, wait_until};
+use csp_cluster::{CLIENT_ADDRESS, Cluster, Far, Fetch, San, Tier, VIP, demo, testing, wait_until};
 
 /// The port of a server on the client's host, for connections from the application host.
 const OUTSIDE_PORT: u16 = 8001;
@@ -42,7 +42,7 @@ fn egress(cluster: &mut Cluster) {
 
 #[test]
 fn services_and_egress_work_where_hosts_have_the_vip() {
-    let Some(mut cluster) = testing::lay_out_over("onlo", San::Ucx) else { return };
+    let Some(mut cluster) = testing::lay_out_over("onlo", San::Apart(Far::Tcp)) else { return };
     for tier in [Tier::NetworkNode, Tier::ProxyNode, Tier::AppNode] {
         cluster.vip_on_lo(tier).unwrap();
     }

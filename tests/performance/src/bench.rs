@@ -23,7 +23,7 @@ pub mod work;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use csp_cluster::{Cluster, Options, San};
+use csp_cluster::{Cluster, Far, Options, San};
 
 use contender::{Contender, Running};
 use report::{Report, Row, Sample};
@@ -51,11 +51,11 @@ impl Layout {
         }
     }
 
-    const fn san(self) -> San {
+    const fn san(self, far: Far) -> San {
         match self {
             Layout::OneHost => San::Shm,
-            Layout::Edge => San::UcxToProcesses,
-            Layout::Apart => San::Ucx,
+            Layout::Edge => San::ToProcesses(far),
+            Layout::Apart => San::Apart(far),
         }
     }
 }
@@ -65,6 +65,8 @@ impl Layout {
 pub struct Plan {
     /// The folder with the built binaries and libcsp_sockfilter.so.
     pub binaries: PathBuf,
+    /// What carries the SAN between hosts.
+    pub far: Far,
     /// Layouts, one after another.
     pub layouts: Vec<Layout>,
     /// What is compared; [`Contender::Csp`] is always there.
@@ -87,7 +89,7 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Report> {
         progress(&format!("{}: four daemons, nginx twice, contenders", layout.name()));
         let tag = format!("bench{}", std::process::id());
         let mut cluster =
-            Cluster::lay_out(Options { binaries: plan.binaries.clone(), san: layout.san(), tag })?;
+            Cluster::lay_out(Options { binaries: plan.binaries.clone(), san: layout.san(plan.far), tag })?;
         let rows = measure(&mut cluster, plan, *layout, progress)
             .map_err(|error| error.context(cluster.casualties()).context(cluster.all_logs()))?;
         report.rows.extend(rows);

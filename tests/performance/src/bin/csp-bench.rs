@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use csp_cluster::Far;
 use csp_performance::bench::contender::Contender;
 use csp_performance::bench::offer::Offer;
 use csp_performance::bench::work::Work;
@@ -46,6 +47,9 @@ struct Run {
     /// Where tiers and servers are; all layouts if none is named (with --quick: one-host).
     #[arg(long, value_enum)]
     layout: Vec<Layout>,
+    /// What carries the SAN between hosts.
+    #[arg(long, value_enum, default_value_t = FarArgument::Tcp)]
+    san: FarArgument,
     /// What CSP is compared with; everything if nothing is named.
     #[arg(long, value_enum)]
     contender: Vec<Contender>,
@@ -97,6 +101,12 @@ enum Command {
     },
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum FarArgument {
+    Tcp,
+    Ucx,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Form {
     Text,
@@ -140,6 +150,10 @@ fn compare(run: &Run) -> anyhow::Result<bool> {
     }
     let plan = Plan {
         binaries: bench::own_folder()?,
+        far: match run.san {
+            FarArgument::Tcp => Far::Tcp,
+            FarArgument::Ucx => Far::Ucx,
+        },
         layouts: match (run.layout.is_empty(), run.quick) {
             (false, _) => run.layout.clone(),
             (true, true) => vec![Layout::OneHost],

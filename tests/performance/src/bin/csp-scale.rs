@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::{Parser, ValueEnum};
-use csp_cluster::San;
+use csp_cluster::{Far, San};
 use csp_performance::scale::{self, Settings};
 
 /// Creates hosts as network namespaces with etcd, the four daemons, echo servers under csp-run and load
@@ -40,7 +40,7 @@ struct Arguments {
     /// Number of seconds of additional connections.
     #[arg(long, default_value_t = 5)]
     churn_seconds: u64,
-    /// Provider of the SAN between network node and proxy node.
+    /// Provider of the SAN.
     #[arg(long, value_enum, default_value_t = SanArgument::Shm)]
     san: SanArgument,
     /// Form of the summary on standard output; progress goes to standard error.
@@ -51,6 +51,7 @@ struct Arguments {
 #[derive(Clone, Copy, ValueEnum)]
 enum SanArgument {
     Shm,
+    Tcp,
     Ucx,
 }
 
@@ -79,7 +80,11 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let binaries: PathBuf = own.parent().context("the program lies in a folder")?.to_owned();
     let settings = Settings {
         binaries,
-        san: if matches!(arguments.san, SanArgument::Shm) { San::Shm } else { San::Ucx },
+        san: match arguments.san {
+            SanArgument::Shm => San::Shm,
+            SanArgument::Tcp => San::Apart(Far::Tcp),
+            SanArgument::Ucx => San::Apart(Far::Ucx),
+        },
         connections: arguments.connections.max(1),
         open_rate: arguments.open_rate.max(1),
         churn_rate: arguments.churn_rate,
