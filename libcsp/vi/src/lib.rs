@@ -14,6 +14,7 @@ mod lingering;
 pub mod memory;
 mod open;
 mod pair;
+mod place;
 mod provider;
 mod receives;
 mod region;
@@ -29,6 +30,7 @@ mod wait;
 
 pub use open::ProviderKind;
 pub use pair::Pair;
+pub use place::Place;
 pub use provider::{
     Armed, BufferId, Completion, ConnectRequest, Counters, DEPTH_RANGE, Event, MESSAGE_LEN_MAX, PIECES_MAX,
     PRIVATE_DATA_LEN_MAX, Provider, RequestId, ViAddress, ViConfig, ViError, ViId, Wake,

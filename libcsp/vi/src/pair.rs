@@ -5,8 +5,8 @@ use std::os::fd::RawFd;
 
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::{
-    Armed, BufferId, Completion, ConnectRequest, Counters, Event, Memory, Provider, RequestId, ViAddress,
-    ViConfig, ViError, ViId, Wake,
+    Armed, BufferId, Completion, ConnectRequest, Counters, Event, Memory, Place, Provider, RequestId,
+    ViAddress, ViConfig, ViError, ViId, Wake,
 };
 
 /// One of the two providers.
@@ -180,6 +180,21 @@ impl Provider for Pair {
     ) -> Result<(), ViError> {
         let (side, vi) = self.inner(vi)?;
         self.of_mut(side).post_send(vi, wr_id, immediate, gather, signalled)
+    }
+
+    fn can_fill(&self) -> bool {
+        self.near.can_fill() && self.far.can_fill()
+    }
+
+    fn post_send_filled(
+        &mut self,
+        vi: ViId,
+        immediate: u32,
+        room: usize,
+        fill: &mut dyn FnMut(&Place<'_>) -> usize,
+    ) -> Result<usize, ViError> {
+        let (side, vi) = self.inner(vi)?;
+        self.of_mut(side).post_send_filled(vi, immediate, room, fill)
     }
 
     fn post_recv(&mut self, vi: ViId, buffer: BufferId) -> Result<(), ViError> {

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::os::fd::RawFd;
 
+use crate::place::Place;
 use crate::region::{Memory, Piece, RegionId};
 
 /// Largest private data of a connection request or its answer, in bytes. librdmacm offers 56 for RC.
@@ -276,6 +277,25 @@ pub trait Provider: Send {
         gather: &[&[u8]],
         signalled: bool,
     ) -> Result<(), ViError>;
+
+    /// Whether [`post_send_filled`](Provider::post_send_filled) works.
+    fn can_fill(&self) -> bool {
+        false
+    }
+
+    /// As [`post_send`](Provider::post_send), unsignalled, with a message that `fill` writes where it leaves
+    /// from: `fill` is called once with a place of `room` bytes, unless the call fails before, and returns
+    /// the length of the message; 0: nothing is sent. Returns that length.
+    fn post_send_filled(
+        &mut self,
+        vi: ViId,
+        immediate: u32,
+        room: usize,
+        fill: &mut dyn FnMut(&Place<'_>) -> usize,
+    ) -> Result<usize, ViError> {
+        let _ = (vi, immediate, room, fill);
+        Err(ViError::Unsupported("have messages filled in place"))
+    }
 
     /// Registers memory, so that messages can be sent from it and received into it in place. The provider
     /// keeps it mapped until [`deregister`](Provider::deregister) was called and the last use has ended.

@@ -12,6 +12,8 @@ mod bench;
 mod bodies;
 #[path = "conformance/endings.rs"]
 mod endings;
+#[path = "conformance/filled.rs"]
+mod filled;
 #[path = "conformance/processes.rs"]
 mod processes;
 #[path = "conformance/registered.rs"]
@@ -84,6 +86,7 @@ macro_rules! whole {
 
 whole!(
     memory,
+    filled::messages_are_made_in_place,
     unconfirmed::unconfirmed_messages_are_listed_oldest_first,
     unconfirmed::the_list_of_unconfirmed_messages_is_bounded,
     registered::messages_arrive_in_the_callers_memory_in_the_order_posted,
@@ -91,6 +94,7 @@ whole!(
 );
 whole!(
     shm,
+    filled::messages_are_made_in_place,
     unconfirmed::unconfirmed_messages_are_listed_oldest_first,
     unconfirmed::the_list_of_unconfirmed_messages_is_bounded,
     processes::another_user_may_connect,
@@ -131,5 +135,5 @@ whole!(
     registered::full_comes_exactly_at_the_callers_buffers,
 );
 // A pair of providers, with the VIs on either of its sides.
-in_process!(pair_near);
+in_process!(pair_near, filled::messages_are_made_in_place);
 in_process!(pair_far);

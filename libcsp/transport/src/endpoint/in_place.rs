@@ -1,12 +1,13 @@
-//! Messages that the owner reads in place, in the VI's memory.
+//! Messages that the owner reads or writes in place, in the VI's memory.
 
 use csp_types::Instant;
-use csp_vi::{BufferId, Memory, ViError, ViId};
+use csp_vi::{BufferId, Memory, Place, ViError, ViId};
 use csp_wire::link::HEADER_LEN;
 
 use super::Endpoint;
-use super::link::State;
-use crate::event::{LinkId, MessageKind};
+use super::link::{Link, State};
+use crate::event::{LinkId, MessageKind, SendError};
+use crate::identity::{kind_of, wire_kind};
 
 /// A message in its VI's memory. The owner holds its descriptor until [`Endpoint::release`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +28,42 @@ pub struct InPlace {
 }
 
 impl Endpoint {
+    /// Whether [`send_filled`](Self::send_filled) works on links of the provider.
+    pub fn can_fill(&self) -> bool {
+        self.provider.can_fill()
+    }
+
+    /// Sends one message whose body, of at most `room` bytes, `fill` writes where it leaves from. `fill` is
+    /// called once, unless the call fails before, and returns the length of the body; 0: nothing is sent.
+    /// Returns that length. Otherwise as [`send`](Self::send).
+    pub fn send_filled(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        (kind, immediate): (MessageKind, u32),
+        room: usize,
+        fill: &mut dyn FnMut(&Place<'_>) -> usize,
+    ) -> Result<usize, SendError> {
+        if room > self.message_len() {
+            return Err(SendError::TooLong);
+        }
+        let fits = |link: &&mut Link| link.can_send() && kind_of(link.purpose) == kind;
+        let link = self.table.get_mut(link).filter(fits).ok_or(SendError::Down)?;
+        let what = (wire_kind(kind), immediate, room);
+        let sent = link.post_filled(now, self.provider.as_mut(), &mut self.counters, what, fill);
+        match sent {
+            Ok(len) if len > 0 => {
+                let heartbeat = &self.config.heartbeat;
+                self.counters.bytes_sent += len as u64;
+                link.used(now, heartbeat);
+                self.next_check = self.next_check.min(link.next_deadline(now, heartbeat));
+            }
+            Err(SendError::NoCredit) => self.counters.no_credit += 1,
+            _ => {}
+        }
+        sent
+    }
+
     /// The memory that holds a link's messages. It stays mapped as long as a clone of it exists, even after
     /// the link has ended. The peer can write to it at any time. Most providers do not support this.
     pub fn memory(&self, link: LinkId) -> Result<Memory, ViError> {

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 
 use csp_types::{Grant, Instant};
-use csp_vi::{Provider, ViAddress, ViError, ViId};
+use csp_vi::{Place, Provider, ViAddress, ViError, ViId};
 use csp_wire::link::{HEADER_LEN, Header, Kind, NONCE_LEN, SESSION_LEN};
 
 use super::GATHER_MAX;
@@ -341,17 +341,46 @@ impl Link {
         {
             *slot = part;
         }
-        provider.post_send(self.vi, sequence, immediate, parts, false).map_err(|error| match error {
-            ViError::Full | ViError::Exhausted(_) => SendError::NoCredit,
-            ViError::TooLong { .. } => SendError::TooLong,
-            _ => SendError::Down,
-        })?;
+        provider.post_send(self.vi, sequence, immediate, parts, false).map_err(send_error)?;
+        self.transmitted(now, counters, returned);
+        Ok(())
+    }
+
+    fn transmitted(&mut self, now: Instant, counters: &mut Counters, returned: u16) {
         self.descriptors.sent(returned);
         self.last_sent = now;
         // Any message shows the peer that this side lives.
         self.pong_due = false;
         counters.messages_sent += 1;
-        Ok(())
+    }
+
+    /// Posts a message whose body, of at most `room` bytes, `fill` writes in its place. Returns the length of
+    /// the body; nothing is posted if it is 0.
+    pub(super) fn post_filled(
+        &mut self,
+        now: Instant,
+        provider: &mut dyn Provider,
+        counters: &mut Counters,
+        (kind, immediate, room): (Kind, u32, usize),
+        fill: &mut dyn FnMut(&Place<'_>) -> usize,
+    ) -> Result<usize, SendError> {
+        if !self.descriptors.allows(kind) || !self.replay.is_empty() {
+            return Err(SendError::NoCredit);
+        }
+        let returned = u16::try_from(self.descriptors.owed).unwrap_or(u16::MAX);
+        let (sequence, mut body_len) = (self.messages_sent, 0);
+        let mut make = |place: &Place<'_>| {
+            body_len = fill(&place.part(HEADER_LEN, room)).min(room);
+            let header = Header { kind, credits: returned, body_len: body_len as u32, sequence };
+            if body_len > 0 && place.write(0, &header.emit()) { HEADER_LEN + body_len } else { 0 }
+        };
+        let sent = provider.post_send_filled(self.vi, immediate, HEADER_LEN + room, &mut make);
+        if sent.map_err(send_error)? == 0 {
+            return Ok(0);
+        }
+        self.transmitted(now, counters, returned);
+        self.messages_sent += 1;
+        Ok(body_len)
     }
 
     /// Checks the header of a received message and takes its credits, except during the handshake, which
@@ -376,5 +405,13 @@ impl Link {
             return Err(DeathCause::CreditViolation);
         }
         Ok(header)
+    }
+}
+
+fn send_error(error: ViError) -> SendError {
+    match error {
+        ViError::Full | ViError::Exhausted(_) => SendError::NoCredit,
+        ViError::TooLong { .. } => SendError::TooLong,
+        _ => SendError::Down,
     }
 }

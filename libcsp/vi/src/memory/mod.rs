@@ -10,39 +10,23 @@
 
 mod eventfd;
 mod fabric;
+mod faults;
 #[cfg(test)]
 mod tests;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use csp_types::{Duration, Instant};
+use csp_types::Instant;
 
 use crate::provider::check_private_data;
 use crate::regions::Regions;
 use crate::{
-    Armed, BufferId, Completion, Event, Memory, Piece, Provider, RegionId, RequestId, ViAddress, ViConfig,
-    ViError, ViId, Wake,
+    Armed, BufferId, Completion, Event, Memory, Piece, Place, Provider, RegionId, RequestId, ViAddress,
+    ViConfig, ViError, ViId, Wake,
 };
 use fabric::{EndState, Node, State};
 
-/// The fate of messages in flight when a VI or node dies.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum InFlight {
-    /// They arrive, as when a process on the same host dies.
-    Delivered,
-    /// They are lost, as when a host dies.
-    Lost,
-}
-
-/// The delay of messages: `fixed`, plus less than `jitter` at random from the fabric's seed. The order within
-/// a VI is kept.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Delay {
-    /// Added to every message.
-    pub fixed: Duration,
-    /// Exclusive bound of the random part.
-    pub jitter: Duration,
-}
+pub use faults::{Delay, InFlight};
 
 /// Connects the providers created from it. Clones refer to the same fabric.
 #[derive(Clone)]
@@ -100,75 +84,6 @@ impl MemoryFabric {
     /// Returns when the next message or event in flight is due, for a simulation to advance to.
     pub fn next_due(&self) -> Option<Instant> {
         self.lock().next_due()
-    }
-
-    /// Sets the delay of ends created from now on.
-    pub fn set_default_delay(&self, delay: Delay) {
-        let mut state = self.lock();
-        state.default_delay = delay.fixed;
-        state.default_jitter = delay.jitter;
-    }
-
-    /// Sets the delay of what end `vi` sends from now on. Returns `false` if there is no such end.
-    pub fn set_delay(&self, vi: ViId, delay: Delay) -> bool {
-        let mut state = self.lock();
-        let Some(end) = state.ends.get_mut(vi.0) else { return false };
-        end.delay = delay.fixed;
-        end.jitter = delay.jitter;
-        true
-    }
-
-    /// Kills a connected VI: both ends see an unclean disconnect. Returns `false` if `vi` is not connected.
-    pub fn kill_vi(&self, vi: ViId, in_flight: InFlight) -> bool {
-        let mut state = self.lock();
-        let Some(peer) = state.ends.get(vi.0).and_then(|end| end.peer) else { return false };
-        for id in [vi.0, peer] {
-            let due = state.ends.get(id).map_or(state.now, |end| end.last_due.max(state.now));
-            state.lose_peer(if id == vi.0 { peer } else { vi.0 }, due, false, in_flight);
-        }
-        true
-    }
-
-    /// Makes VIs breakable from now on, as those between hosts are ([`Provider::can_break`]). Costs a copy of
-    /// each message.
-    pub fn let_break(&self) {
-        self.lock().breakable = true;
-    }
-
-    /// Breaks a connected VI whose ends live. Of the messages in flight only a random number of the first
-    /// arrive, and the sender learns of a random number of these. The event is due at the end `vi` after the
-    /// first of the two times, at its peer after the second; a send may fail before the event is polled.
-    /// Returns `false` if `vi` is not connected.
-    pub fn break_vi(&self, vi: ViId, reported_after: (Duration, Duration)) -> bool {
-        self.lock().break_vi(vi.0, reported_after)
-    }
-
-    /// Kills a node: its VIs disconnect uncleanly, its listeners end and its provider fails. Returns `false`
-    /// if no live node has the name.
-    pub fn kill_node(&self, name: &str, in_flight: InFlight) -> bool {
-        let mut state = self.lock();
-        let Some(node) = state.node_named(name) else { return false };
-        state.kill_node(node, in_flight);
-        true
-    }
-
-    /// Stops (`true`) or resumes (`false`) delivery to a node, as for a stopped process: messages to it wait.
-    /// Returns `false` if no live node has the name.
-    pub fn pause_node(&self, name: &str, paused: bool) -> bool {
-        let mut state = self.lock();
-        let Some(node) = state.node_named(name) else { return false };
-        state.nodes[node].paused = paused;
-        state.wake_ready_nodes();
-        true
-    }
-
-    /// Hides a node (`true`): new connections to it find no listener, as while the network to it is down. Its
-    /// VIs remain. Returns `false` if no live node has the name.
-    pub fn hide_node(&self, name: &str, hidden: bool) -> bool {
-        let mut state = self.lock();
-        let Some(node) = state.node_named(name) else { return false };
-        state.nodes[node].hidden = hidden;
-        true
     }
 
     // A panic in one test thread must not hide another thread's failure behind a poisoned lock.
@@ -341,6 +256,31 @@ impl Provider for MemoryProvider {
         let event = Event::Refused { vi: ViId(request.from), reason: ViError::Rejected };
         state.notify(node, None, Some(request.from), event);
         Ok(())
+    }
+
+    fn can_fill(&self) -> bool {
+        true
+    }
+
+    fn post_send_filled(
+        &mut self,
+        vi: ViId,
+        immediate: u32,
+        room: usize,
+        fill: &mut dyn FnMut(&Place<'_>) -> usize,
+    ) -> Result<usize, ViError> {
+        let end = self.live()?.ends.get(vi.0).map(|end| end.config.message_len as usize);
+        let max = end.ok_or(ViError::Unknown("VI"))?;
+        if room > max {
+            return Err(ViError::TooLong { len: room, max });
+        }
+        let mut bytes = vec![0; room];
+        // SAFETY: the place is used during the call only, and the vector is not touched meanwhile.
+        let len = fill(&unsafe { Place::new(bytes.as_mut_ptr(), room) }).min(room);
+        match bytes.get(..len).filter(|bytes| !bytes.is_empty()) {
+            Some(bytes) => self.post_send(vi, 0, immediate, &[bytes], false).map(|()| len),
+            None => Ok(0),
+        }
     }
 
     fn post_send(

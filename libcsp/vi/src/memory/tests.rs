@@ -1,5 +1,7 @@
 //! Faults and virtual time. `tests/conformance.rs` tests what all providers have in common.
 
+use csp_types::Duration;
+
 use super::*;
 
 const CONFIG: ViConfig = ViConfig { receive_depth: 4, send_depth: 4, message_len: 64 };

@@ -11,7 +11,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::{cache, sys};
-use crate::{Backing, Memory, ViConfig, ViError};
+use crate::{Backing, Memory, Place, ViConfig, ViError};
 
 const PAGE_LEN: usize = 4096;
 
@@ -219,6 +219,15 @@ impl Arena {
             let to = self.slot(slot).add(SLOT_HEADER_LEN + offset);
             std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len());
         }
+    }
+
+    /// Returns the first `len` bytes of a slot's payload, to be written before the slot is handed over. Panics
+    /// beyond `message_len`, which callers check. The result must not outlive the mapping.
+    pub(super) fn place(&self, slot: usize, len: usize) -> Place<'_> {
+        assert!(len <= self.geometry.message_len);
+        // SAFETY: the bytes are within the slot of the mapped arena by the assertion. The peer may access
+        // them at the same time; no Rust reference to them exists.
+        unsafe { Place::new(self.slot(slot).add(SLOT_HEADER_LEN), len) }
     }
 
     /// Copies from registered memory, which other processes may change. A piece outside of it is not copied.

@@ -37,8 +37,8 @@ use std::sync::atomic::{Ordering, fence};
 use crate::regions::Regions;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::{
-    Armed, BufferId, Completion, Counters, Event, Memory, Piece, Provider, RegionId, RequestId, ViAddress,
-    ViConfig, ViError, ViId, Wake,
+    Armed, BufferId, Completion, Counters, Event, Memory, Piece, Place, Provider, RegionId, RequestId,
+    ViAddress, ViConfig, ViError, ViId, Wake,
 };
 use acceptor::{Acceptor, Token};
 pub use lend::Loan;
@@ -293,6 +293,35 @@ impl Provider for ShmProvider {
             }
         });
         self.after_send(vi.0, sending?, signalled.then_some(wr_id))
+    }
+
+    fn can_fill(&self) -> bool {
+        true
+    }
+
+    /// The place is in the peer's memory.
+    fn post_send_filled(
+        &mut self,
+        vi: ViId,
+        immediate: u32,
+        room: usize,
+        fill: &mut dyn FnMut(&Place<'_>) -> usize,
+    ) -> Result<usize, ViError> {
+        let end = self.vis.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
+        let max = end.config.message_len as usize;
+        if room > max {
+            return Err(ViError::TooLong { len: room, max });
+        }
+        let mut made = 0;
+        let sending = end.send_made(immediate, |arena, slot| {
+            made = fill(&arena.place(slot, room)).min(room);
+            (made > 0).then_some(made)
+        });
+        match sending? {
+            Ok(None) => Ok(0),
+            Ok(Some(sending)) => self.after_send(vi.0, Ok(sending), None).map(|()| made),
+            Err(violation) => self.after_send(vi.0, Err(violation), None).map(|()| 0),
+        }
     }
 
     fn register(&mut self, memory: &Memory) -> Result<RegionId, ViError> {

@@ -121,8 +121,24 @@ impl Sender {
         received: u64,
         write: impl FnOnce(&Arena, usize),
     ) -> Result<Sending, Violation> {
-        let Some(slot) = self.next_slot()? else { return Ok(Sending::Full) };
-        write(&self.arena, usize::from(slot));
+        let write = |arena: &Arena, slot| {
+            write(arena, slot);
+            Some(len)
+        };
+        self.send_made(immediate, received, write).map(|sending| sending.unwrap_or(Sending::Full))
+    }
+
+    /// As [`send`](Self::send), with a message whose length, at most `message_len`, is what `make` returns.
+    /// `None` from there sends nothing, and is returned.
+    pub(super) fn send_made(
+        &mut self,
+        immediate: u32,
+        received: u64,
+        make: impl FnOnce(&Arena, usize) -> Option<usize>,
+    ) -> Result<Option<Sending>, Violation> {
+        let Some(slot) = self.next_slot()? else { return Ok(Some(Sending::Full)) };
+        let made = make(&self.arena, usize::from(slot));
+        let Some(len) = made.filter(|len| *len <= self.arena.geometry.message_len) else { return Ok(None) };
         self.next += 1;
         let sending = self.hand_over(usize::from(slot), len as u32, immediate);
         // If a message of the peer was received since the last send, this one is probably an answer that the
@@ -134,7 +150,7 @@ impl Sender {
                 self.known.get(self.next as usize % KNOWN_MAX).filter(|_| self.next < self.known_until);
             self.arena.move_lines(usize::from(slot), next.copied().map(usize::from), len);
         }
-        Ok(sending)
+        Ok(Some(sending))
     }
 
     /// Returns the next posted slot.

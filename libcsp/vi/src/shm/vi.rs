@@ -111,6 +111,19 @@ impl Vi {
         Ok(if full { Ok(Sending::Full) } else { sender.send(immediate, len, receiver.progress(), write) })
     }
 
+    /// As [`send`](Self::send), unsignalled, with a message that `make` writes and measures.
+    pub(super) fn send_made(
+        &mut self,
+        immediate: u32,
+        make: impl FnOnce(&Arena, usize) -> Option<usize>,
+    ) -> Result<Result<Option<Sending>, Violation>, ViError> {
+        let Rings { sender, receiver, .. } = self.sending()?;
+        if sender.is_lent() {
+            return Err(ViError::Unsupported("send on a VI whose slots are lent"));
+        }
+        Ok(sender.send_made(immediate, receiver.progress(), make))
+    }
+
     /// Returns the receiver while messages may be polled.
     pub(super) fn receiving(&mut self) -> Option<&mut Receiver> {
         let polled = self.stage == Stage::Open && !self.ended;

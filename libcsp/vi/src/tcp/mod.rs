@@ -2,7 +2,7 @@
 //!
 //! What the caller posts in one turn is sent by one call, and what arrives is received by one call; the body
 //! of a large message goes from the kernel into its receive buffer. TCP has neither private data nor a
-//! receive queue, so the provider adds both ([`frame`]): a set-up introduces each end to the other, and every
+//! receive queue, so the provider adds both (`frame.rs`): a set-up introduces each end to the other, and every
 //! frame carries the number of receives that its sender has posted and of messages that it has.
 //!
 //! That the kernel has taken a message says nothing: it is kept until the peer has it in its memory. Only
