@@ -11,6 +11,7 @@ mod page;
 pub mod session;
 mod side;
 
+pub use csp_vi::Place;
 pub use page::{Page, PageMemory};
 
 pub use side::{

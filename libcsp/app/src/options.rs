@@ -55,9 +55,29 @@ pub struct SocketOption {
     pub treatment: Treatment,
 }
 
-/// The option of this level and number.
+/// The rows of each level, from and to which index.
+const LEVELS: [(i32, (usize, usize)); 4] =
+    [(SOCKET, rows(SOCKET)), (IP, rows(IP)), (IPV6, rows(IPV6)), (TCP, rows(TCP))];
+
+/// Returns the rows of a level, which follow each other.
+#[allow(clippy::indexing_slicing, reason = "evaluated by the compiler")]
+const fn rows(level: i32) -> (usize, usize) {
+    let mut from = 0;
+    while TABLE[from].level != level {
+        from += 1;
+    }
+    let mut until = from;
+    while until < TABLE.len() && TABLE[until].level == level {
+        until += 1;
+    }
+    (from, until)
+}
+
+/// The option of this level and number. Programs set some with every request, so this is no search of all.
 pub fn of(level: i32, number: i32) -> Option<&'static SocketOption> {
-    TABLE.iter().find(|option| (option.level, option.number) == (level, number))
+    let (_, (from, until)) = LEVELS.into_iter().find(|(known, _)| *known == level)?;
+    let rows = TABLE.get(from..until)?;
+    rows.binary_search_by_key(&number, |option| option.number).ok().and_then(|at| rows.get(at))
 }
 
 /// The treatment of an option; unknown ones are left to the kernel.

@@ -33,6 +33,7 @@ mod refused;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod write;
 
 use std::collections::VecDeque;
 

@@ -252,6 +252,12 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
 }
 
 unsafe fn set_option(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_CORK)
+        // SAFETY: by the caller's contract `value` is readable for `len` bytes.
+        && let Some(result) = unsafe { options::set_cork(fd, value, len) }
+    {
+        return c_int_result(result);
+    }
     if fdtable::is_named_by_us(fd)
         // SAFETY: by the caller's contract `value` is readable for `len` bytes.
         && let Some(refused) = unsafe { lacking::refuse(fd, level, name, value, len) }

@@ -1,5 +1,5 @@
 //! getsockopt, setsockopt, ioctl, F_SETFL: the placeholder keeps the values; the filter records those that
-//! concern it.
+//! concern it. TCP_CORK, which servers set and clear with every answer, the filter keeps itself.
 
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use super::sockets::{KernelTime, nanos_of};
 use crate::description::{Description, Kind, OPTION_LEN_MAX, SetOption};
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
+use crate::memory::is_unmappable;
 use crate::sys::{Errno, syscall};
 use crate::{bootstrap, lock};
 
@@ -27,8 +28,12 @@ fn with_description<R>(fd: c_int, f: impl FnOnce(&mut Engine, usize) -> Option<R
 
 /// Returns the int that getsockopt returns for an accelerated socket if the placeholder has no correct value.
 pub fn socket_state(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
-    if level != libc::SOL_SOCKET || !matches!(name, libc::SO_ERROR | libc::SO_ACCEPTCONN | libc::SO_REUSEADDR)
-    {
+    let is_own = match level {
+        libc::SOL_SOCKET => matches!(name, libc::SO_ERROR | libc::SO_ACCEPTCONN | libc::SO_REUSEADDR),
+        libc::IPPROTO_TCP => name == libc::TCP_CORK,
+        _ => false,
+    };
+    if !is_own {
         return None;
     }
     with_description(fd, |engine, index| {
@@ -40,6 +45,10 @@ pub fn socket_state(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
                 let set = d.options.iter().rev().find(|o| (o.level, o.name) == (level, name));
                 set.map(|o| c_int::from(o.value.iter().take(o.len.into()).any(|b| *b != 0)))
             }
+            (Kind::Flow(flow), libc::TCP_CORK) if level == libc::IPPROTO_TCP => {
+                Some(engine.link.as_ref()?.app.is_corked(*flow).into())
+            }
+            (_, _) if level != libc::SOL_SOCKET => None,
             (Kind::Flow(flow), libc::SO_ERROR) => {
                 let flow = *flow;
                 engine.progress();
@@ -184,16 +193,6 @@ pub unsafe fn option_set(fd: c_int, level: c_int, name: c_int, value: *const c_v
     if value.is_null() {
         return;
     }
-    if level == libc::IPPROTO_TCP && name == libc::TCP_CORK && len as usize >= size_of::<c_int>() {
-        // SAFETY: the length was checked.
-        let corked = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
-        with_description(fd, |engine, index| {
-            let Kind::Flow(flow) = engine.descriptions.get(index)?.kind else { return None };
-            engine.link.as_mut()?.app.set_corked(super::now(), flow, corked);
-            engine.publish();
-            Some(())
-        });
-    }
     forward_option(fd, level, name);
     if level != libc::SOL_SOCKET {
         return;
@@ -214,6 +213,25 @@ pub unsafe fn option_set(fd: c_int, level: c_int, name: c_int, value: *const c_v
         }
         _ => {}
     }
+}
+
+/// Sets TCP_CORK of an accelerated connection, whose placeholder does not have it. `None`: the descriptor is no
+/// such connection, or the kernel has to say what is wrong with the value.
+///
+/// # Safety
+/// `value` must have `len` readable bytes.
+pub unsafe fn set_cork(fd: c_int, value: *const c_void, len: socklen_t) -> Option<Result<usize, Errno>> {
+    if !fdtable::is_ours(fd) || is_unmappable(value) || (len as usize) < size_of::<c_int>() {
+        return None;
+    }
+    // SAFETY: by the caller's contract `value` is readable for `len` bytes.
+    let corked = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
+    with_description(fd, |engine, index| {
+        let Kind::Flow(flow) = engine.descriptions.get(index)?.kind else { return None };
+        engine.link.as_mut()?.app.set_corked(super::now(), flow, corked);
+        engine.publish();
+        Some(Ok(0))
+    })
 }
 
 /// Forwards an option that concerns the client's TCP connection to the proxy; the placeholder has its value.

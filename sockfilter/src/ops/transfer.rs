@@ -2,12 +2,13 @@
 
 use core::mem::MaybeUninit;
 use core::slice;
+use core::sync::atomic::{AtomicU32, Ordering};
 
-use csp_app::AppError;
+use csp_app::{AppError, Place};
 use libc::{c_int, c_uint, iovec, off_t};
 
 use super::io::{Direction, FILE_CHUNK, prepare, raise_sigpipe, receive, write_some};
-use super::{PASS, c_result};
+use super::{PASS, c_result, now};
 use crate::description::DescriptionId;
 use crate::engine::errno_of;
 use crate::memory::is_wrong;
@@ -58,7 +59,8 @@ pub unsafe fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: usize)
     Some(c_result(if sent > 0 { Ok(sent) } else { result.map(|()| 0) }))
 }
 
-/// Copies from a file until `count` bytes, its end, or an error. Reads only as much as can be written.
+/// Copies from a file until `count` bytes, its end, or an error. What the kernel has in memory goes straight
+/// into the ring; what has to be fetched first is read without the lock, as much as can be written.
 fn copy_file(
     id: DescriptionId,
     deadline: Deadline,
@@ -66,36 +68,135 @@ fn copy_file(
     start: off_t,
     count: usize,
 ) -> (usize, Result<(), Errno>) {
-    // Not initialised: only bytes that the kernel has written are read.
-    let mut chunk = MaybeUninit::<[u8; FILE_CHUNK]>::uninit();
     let mut sent = 0;
     while sent < count {
-        let room = match room(id, deadline, sent > 0) {
-            Ok(room) => room.min(FILE_CHUNK).min(count - sent),
-            Err(errno) => {
-                // The end of the file takes precedence over the connection's error.
-                let at = start + sent as off_t;
-                // SAFETY: one byte of the chunk is writable.
-                let rest = unsafe { syscall!(libc::SYS_pread64, from, chunk.as_mut_ptr(), 1, at) };
-                return (sent, if matches!(rest, Ok(0)) { Ok(()) } else { rest.and(Err(errno)) });
-            }
-        };
         let at = start + sent as off_t;
-        // SAFETY: `room` bytes of the chunk are writable.
-        let len = match unsafe { syscall!(libc::SYS_pread64, from, chunk.as_mut_ptr(), room, at) } {
-            Ok(0) => return (sent, Ok(())),
-            Ok(len) => len,
-            Err(errno) => return (sent, Err(errno)),
+        let step = match fill(id, deadline, (from, at, count - sent), sent > 0) {
+            Ok(Filled::Unready) => chunk(id, deadline, (from, at, count - sent), sent > 0),
+            Ok(Filled::End) => Ok(0),
+            Ok(Filled::Bytes(len)) => Ok(len),
+            // The end of the file takes precedence over the connection's error.
+            Err(errno) => Err(errno).or_else(|errno| if is_end(from, at)? { Ok(0) } else { Err(errno) }),
         };
-        // SAFETY: the kernel wrote `len` bytes of the chunk.
-        let (written, wrote) =
-            write_all(id, deadline, unsafe { slice::from_raw_parts(chunk.as_ptr().cast::<u8>(), len) });
-        sent += written;
-        if wrote.is_err() {
-            return (sent, wrote);
+        match step {
+            Ok(0) => break,
+            Ok(len) => sent += len,
+            Err(errno) => return (sent, Err(errno)),
         }
     }
     (sent, Ok(()))
+}
+
+/// Whether a file ends at this offset.
+fn is_end(from: c_int, at: off_t) -> Result<bool, Errno> {
+    let mut byte = 0u8;
+    // SAFETY: one byte is writable.
+    unsafe { syscall!(libc::SYS_pread64, from, &raw mut byte, 1, at) }.map(|len| len == 0)
+}
+
+/// What came of an attempt to read from a file into the ring.
+enum Filled {
+    /// This many bytes were sent, at least one.
+    Bytes(usize),
+    /// The file has ended.
+    End,
+    /// The kernel would have to wait, or cannot say whether it would.
+    Unready,
+}
+
+/// Sends bytes of a file, (descriptor, offset, most bytes), that the kernel reads into their place in the
+/// ring. `partly`: bytes were sent before.
+fn fill(
+    id: DescriptionId,
+    deadline: Deadline,
+    (from, at, most): (c_int, off_t, usize),
+    partly: bool,
+) -> Result<Filled, Errno> {
+    // preadv2 takes -1 for the file's own position.
+    if at < 0 || !NoWait::is_worth_a_try() {
+        return Ok(Filled::Unready);
+    }
+    blocking(id, deadline, |engine| {
+        let flow = match engine.flow(id) {
+            Ok(flow) => flow,
+            Err(errno) => return Attempt::Done(Err(errno)),
+        };
+        let Some(link) = &mut engine.link else { return Attempt::Done(Err(libc::EBADF)) };
+        if !link.app.can_fill() {
+            return Attempt::Done(Ok(Filled::Unready));
+        }
+        let mut read = Ok(Filled::End);
+        let mut fill = |place: &Place<'_>| {
+            read = NoWait::read(from, at, place);
+            if let Ok(Filled::Bytes(len)) = read { len } else { 0 }
+        };
+        match link.app.write_filled(now(), flow, most, &mut fill) {
+            Ok(_) => Attempt::Done(read),
+            Err(AppError::WouldBlock) if partly => Attempt::Partly,
+            Err(AppError::WouldBlock) => Attempt::WouldBlock,
+            Err(error) => Attempt::Done(Err(errno_of(error))),
+        }
+    })
+}
+
+/// Reading without waiting (RWF_NOWAIT, preadv2(2)), which not every file system can.
+struct NoWait;
+
+/// Calls for which reading without waiting is not tried, after a file system could not.
+static UNTRIED: AtomicU32 = AtomicU32::new(0);
+const UNTRIED_CALLS: u32 = 256;
+
+impl NoWait {
+    fn is_worth_a_try() -> bool {
+        let left = UNTRIED.load(Ordering::Relaxed);
+        if left > 0 {
+            UNTRIED.store(left - 1, Ordering::Relaxed);
+        }
+        left == 0
+    }
+
+    /// Reads from `at` on into a place, as much as the kernel has in memory.
+    fn read(from: c_int, at: off_t, place: &Place<'_>) -> Result<Filled, Errno> {
+        let Some(start) = place.at(0, place.len()) else { return Ok(Filled::Unready) };
+        let part = iovec { iov_base: start.cast(), iov_len: place.len() };
+        // SAFETY: the part describes the place, which is writable. On a 64-bit system the lower half of the
+        // offset is all of it.
+        let read = unsafe { syscall!(libc::SYS_preadv2, from, &raw const part, 1, at, 0, libc::RWF_NOWAIT) };
+        match read {
+            Ok(0) => Ok(Filled::End),
+            Ok(len) => Ok(Filled::Bytes(len)),
+            Err(libc::EAGAIN) => Ok(Filled::Unready),
+            Err(libc::EOPNOTSUPP | libc::ENOSYS) => {
+                UNTRIED.store(UNTRIED_CALLS, Ordering::Relaxed);
+                Ok(Filled::Unready)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// Sends bytes of a file that may have to be fetched; as [`fill`].
+fn chunk(
+    id: DescriptionId,
+    deadline: Deadline,
+    (from, at, most): (c_int, off_t, usize),
+    partly: bool,
+) -> Result<usize, Errno> {
+    // Not initialised: only bytes that the kernel has written are read.
+    let mut chunk = MaybeUninit::<[u8; FILE_CHUNK]>::uninit();
+    let room = match room(id, deadline, partly) {
+        Ok(room) => room.min(FILE_CHUNK).min(most),
+        Err(errno) => return if is_end(from, at)? { Ok(0) } else { Err(errno) },
+    };
+    // SAFETY: `room` bytes of the chunk are writable.
+    let len = unsafe { syscall!(libc::SYS_pread64, from, chunk.as_mut_ptr(), room, at) }?;
+    // SAFETY: the kernel wrote `len` bytes of the chunk.
+    let bytes = unsafe { slice::from_raw_parts(chunk.as_ptr().cast::<u8>(), len) };
+    match write_all(id, deadline, bytes) {
+        (0, Err(errno)) => Err(errno),
+        // The next step meets what stopped the rest.
+        (written, _) => Ok(written),
+    }
 }
 
 /// Waits until at least one byte can be written. Returns how many can be written. `partly`: bytes were

@@ -1,23 +1,15 @@
-//! Operations on a connection: read, write, shut down, close, connect.
+//! Operations on a connection: read, shut down, close, connect.
 
 use std::net::SocketAddr;
 
 use csp_types::{FlowLabel, Instant, TraceKind};
-use csp_wire::channel::{
-    ALIGNMENT, CLOSE_UNREAD, MESSAGE_HEADER_LEN, MessageHeader, MessageKind, padded_len,
-};
+use csp_wire::channel::{CLOSE_UNREAD, MessageHeader, MessageKind};
 
-use super::channel::{AppLane, Lane};
 use super::records::{Flow, Phase};
 use super::redirect::unbound;
 use super::slots::FlowId;
 use super::{AppError, AppSide, Handle, Readiness, errno};
-use csp_transport::GATHER_MAX;
-use csp_transport::MessageKind as LinkMessageKind;
 use csp_transport::ReceiveCredit;
-
-/// Parts of one DATA message besides its header and padding.
-const PARTS_MAX: usize = GATHER_MAX - 2;
 
 /// State of a flow, for inspection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,122 +93,6 @@ impl AppSide {
     /// Bytes written that the proxy has not acknowledged as consumed.
     pub fn in_flight(&self, id: FlowId) -> u32 {
         self.flows.get(id.0).map_or(0, |f| f.send.in_flight())
-    }
-
-    /// Bytes that [`write`](Self::write) would accept now. If there is no room, the call fails with
-    /// [`AppError::WouldBlock`] and readiness reports when there is room, as after a write that was refused.
-    /// Other errors are those of `write`.
-    pub fn write_room(&mut self, id: FlowId) -> Result<usize, AppError> {
-        let (lane, _) = self.writable_flow(id)?;
-        self.flush(lane);
-        let available = self.flows.get(id.0).map_or(0, |f| f.send.available() as usize);
-        if available > 0 && self.has_descriptor(lane) {
-            return Ok(available);
-        }
-        self.write_is_short(id, lane);
-        Err(AppError::WouldBlock)
-    }
-
-    /// Writes the parts one after another, as far as byte credit and descriptors allow; returns how many
-    /// bytes. They have been passed to the provider when this returns, unless the flow is
-    /// [corked](Self::set_corked).
-    pub fn write(&mut self, now: Instant, id: FlowId, parts: &[&[u8]]) -> Result<usize, AppError> {
-        self.now = now;
-        let total: usize = parts.iter().map(|p| p.len()).sum();
-        let (lane, label) = self.writable_flow(id)?;
-        self.flush(lane);
-        let corked = self.flows.get(id.0).is_some_and(|f| f.corked);
-        if !corked {
-            self.release_held(id);
-        }
-        let mut done = 0;
-        while done < total {
-            let wrote = if corked {
-                self.hold(id, parts, done)
-            } else {
-                self.write_message(id, lane, label, parts, done)
-            };
-            match wrote {
-                0 => break,
-                n => done += n,
-            }
-        }
-        self.counters.bytes_written += done as u64;
-        if done > 0 && !corked {
-            self.record(TraceKind::AppDataOut, id, done);
-        }
-        if done < total {
-            self.write_is_short(id, lane);
-        } else if let Some(flow) = self.flows.get_mut(id.0) {
-            // The program may wait for room although no write was refused.
-            flow.wants_write = !flow.has_room();
-        }
-        if done == 0 && total > 0 { Err(AppError::WouldBlock) } else { Ok(done) }
-    }
-
-    /// Collects small writes into full messages (TCP_CORK, MSG_MORE), or sends the collected bytes. They are
-    /// also sent when the owner [arms](Self::arm) to sleep, and before SHUTDOWN and CLOSE.
-    pub fn set_corked(&mut self, now: Instant, id: FlowId, corked: bool) {
-        self.now = now;
-        if let Some(flow) = self.flows.get_mut(id.0) {
-            flow.corked = corked;
-        }
-        if !corked {
-            self.release_held(id);
-        }
-    }
-
-    /// Adds bytes of `parts` from `skip` on to the corked bytes, and sends a full message; returns how many
-    /// bytes were added.
-    fn hold(&mut self, id: FlowId, parts: &[&[u8]], skip: usize) -> usize {
-        let longest = self.data_len_max();
-        let Some(flow) = self.flows.get_mut(id.0) else { return 0 };
-        if flow.held.len() >= longest {
-            let lane = flow.lane;
-            if !self.has_descriptor(lane) {
-                return 0;
-            }
-            self.release_held(id);
-        }
-        let Some(flow) = self.flows.get_mut(id.0) else { return 0 };
-        let room = (longest - flow.held.len().min(longest)).min(flow.send.available() as usize);
-        let mut slices: [&[u8]; PARTS_MAX] = [&[]; PARTS_MAX];
-        let (used, len) = cut(parts, skip, room, &mut slices);
-        if !flow.send.take(len as u32) {
-            return 0;
-        }
-        if flow.held.is_empty() && len > 0 {
-            self.held.push(id);
-        }
-        slices.iter().take(used).for_each(|slice| flow.held.extend_from_slice(slice));
-        len
-    }
-
-    /// Sends the corked bytes of a flow.
-    pub(super) fn release_held(&mut self, id: FlowId) {
-        let Some(flow) = self.flows.get_mut(id.0).filter(|f| !f.held.is_empty()) else { return };
-        let bytes = std::mem::take(&mut flow.held);
-        let (lane, label) = (flow.lane, flow.label.filter(|_| !flow.ended_here));
-        self.held.retain(|other| *other != id);
-        self.record(TraceKind::AppDataOut, id, bytes.len());
-        if let Some(label) = label {
-            self.send_held(lane, label, bytes);
-        }
-    }
-
-    /// Sends all corked bytes: the peer must not wait for them while the program sleeps.
-    pub(super) fn release_all_held(&mut self) {
-        while let Some(id) = self.held.last().copied() {
-            self.release_held(id);
-            if self.held.last() == Some(&id) {
-                // The flow no longer exists.
-                self.held.pop();
-            }
-        }
-    }
-
-    fn data_len_max(&self) -> usize {
-        self.endpoint.message_len().saturating_sub(MESSAGE_HEADER_LEN + ALIGNMENT)
     }
 
     /// Ends directions, as `shutdown` does. Bytes written before are delivered, then the end of the stream.
@@ -362,69 +238,6 @@ impl AppSide {
         if flow.error.is_some() { ready.with(Readiness::ERROR) } else { ready }
     }
 
-    fn writable_flow(&mut self, id: FlowId) -> Result<(Lane, FlowLabel), AppError> {
-        let flow = self.flows.get_mut(id.0).filter(|f| !f.orphan).ok_or(AppError::Unknown)?;
-        match flow.error.take() {
-            None | Some(errno::EPIPE) => {}
-            Some(error) => return Err(AppError::Broken(error)),
-        }
-        if flow.write_shutdown || flow.broken || flow.peer_closed {
-            return Err(AppError::Pipe);
-        }
-        match (flow.phase, flow.label) {
-            (Phase::Open, Some(label)) => Ok((flow.lane, label)),
-            (Phase::Connecting, _) => Err(AppError::WouldBlock),
-            _ => Err(AppError::NotConnected),
-        }
-    }
-
-    /// Sends one DATA message with bytes of `parts` from `skip` on; returns how many, 0 if nothing can be
-    /// sent.
-    fn write_message(
-        &mut self,
-        id: FlowId,
-        lane: Lane,
-        label: FlowLabel,
-        parts: &[&[u8]],
-        skip: usize,
-    ) -> usize {
-        if !self.has_descriptor(lane) {
-            return 0;
-        }
-        let Some(link) = self.lane(lane).and_then(AppLane::link) else { return 0 };
-        let longest = self.data_len_max();
-        let Some(flow) = self.flows.get_mut(id.0) else { return 0 };
-        let limit = longest.min(flow.send.available() as usize);
-        let mut gather: [&[u8]; GATHER_MAX] = [&[]; GATHER_MAX];
-        let (used, len) = cut(parts, skip, limit, gather.get_mut(1..=PARTS_MAX).unwrap_or(&mut []));
-        if len == 0 {
-            return 0;
-        }
-        let header = MessageHeader::of_flow(MessageKind::Data, label, 0, len as u32).emit();
-        let padding = [0; ALIGNMENT];
-        gather[0] = &header;
-        if let Some(last) = gather.get_mut(used + 1) {
-            *last = padding.get(..padded_len(len) - len).unwrap_or(&[]);
-        }
-        let body = gather.get(..used + 2).unwrap_or(&[]);
-        let sent = self.endpoint.send(self.now, link, LinkMessageKind::Channel, label.to_wire(), body);
-        if sent.is_err() || !flow.send.take(len as u32) {
-            return 0;
-        }
-        len
-    }
-
-    fn write_is_short(&mut self, id: FlowId, lane: Lane) {
-        let Some(flow) = self.flows.get_mut(id.0) else { return };
-        flow.wants_write = true;
-        if flow.send.available() == 0 {
-            self.counters.write_blocked_window += 1;
-        } else {
-            self.counters.write_blocked_descriptors += 1;
-            self.block_on_descriptors(lane, id);
-        }
-    }
-
     /// Both sides have ended the flow: removes its label from the channel.
     pub(super) fn release_label(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get_mut(id.0) else { return };
@@ -471,23 +284,4 @@ fn nothing_to_read(flow: &mut Flow, asked_nothing: bool) -> Result<usize, AppErr
         Phase::Open | Phase::Connecting => Err(AppError::WouldBlock),
         Phase::Pending => Err(AppError::NotConnected),
     }
-}
-
-/// Stores slices of `parts`, from byte `skip` on and at most `limit` bytes, in `into`; returns the number of
-/// slices and bytes.
-fn cut<'a>(parts: &[&'a [u8]], mut skip: usize, limit: usize, into: &mut [&'a [u8]]) -> (usize, usize) {
-    let (mut used, mut len) = (0, 0);
-    for part in parts {
-        let from = skip.min(part.len());
-        skip -= from;
-        let take = (part.len() - from).min(limit - len);
-        if take == 0 {
-            continue;
-        }
-        let (Some(slot), Some(slice)) = (into.get_mut(used), part.get(from..from + take)) else { break };
-        *slot = slice;
-        used += 1;
-        len += take;
-    }
-    (used, len)
 }

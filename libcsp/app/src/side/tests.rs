@@ -6,6 +6,7 @@ mod interest;
 mod page;
 mod pool;
 mod redirect;
+mod write;
 
 use super::refused::LISTEN_AGAIN;
 use csp_types::{FlowLabel, Role, TraceKind};
@@ -244,32 +245,6 @@ fn a_wider_window_wakes_the_writer_that_waits() {
     w.proxy.send_header(MessageHeader { flags: CREDIT_WIDER, argument: u32::MAX, ..header }, &[]);
     w.run();
     assert_eq!(w.app.counters().protocol_violations, 1, "wider than any window");
-}
-
-#[test]
-fn corked_writes_leave_together_and_before_anything_that_follows() {
-    let (mut w, flow) = World::with_flow();
-    w.app.set_corked(w.now, flow, true);
-    assert_eq!(w.app.write(w.now, flow, &[b"head "]), Ok(5));
-    assert_eq!(w.app.write(w.now, flow, &[b"body"]), Ok(4));
-    w.run();
-    assert_eq!(w.proxy.take(), []);
-    w.app.set_corked(w.now, flow, false);
-    w.run();
-    assert_eq!(w.proxy.take(), [(Data, label(1).to_wire(), 0, b"head body".to_vec())]);
-    w.app.set_corked(w.now, flow, true);
-    w.app.write(w.now, flow, &[b"asleep"]).unwrap();
-    w.app.arm().unwrap();
-    w.run();
-    assert_eq!(w.proxy.take().len(), 1, "corked bytes are sent before the program sleeps");
-    let large = vec![1; 40_000];
-    assert_eq!(w.app.write(w.now, flow, &[b"x", &large]), Ok(40_001));
-    w.app.close(w.now, flow, false).unwrap();
-    w.run();
-    let sent = w.proxy.take();
-    let kinds: Vec<_> = sent.iter().map(|m| m.0).collect();
-    assert_eq!(kinds, [Data, Data, Data, Close]);
-    assert_eq!(sent.iter().map(|m| m.3.len()).sum::<usize>(), 40_001);
 }
 
 #[test]
