@@ -215,8 +215,8 @@ pub unsafe fn option_set(fd: c_int, level: c_int, name: c_int, value: *const c_v
     }
 }
 
-/// Sets TCP_CORK of an accelerated connection, whose placeholder does not have it. `None`: the descriptor is no
-/// such connection, or the kernel has to say what is wrong with the value.
+/// Sets TCP_CORK of an accelerated connection, whose placeholder does not have it. `None`: the descriptor is
+/// no such connection, or the kernel has to say what is wrong with the value.
 ///
 /// # Safety
 /// `value` must have `len` readable bytes.

@@ -225,8 +225,8 @@ impl AppSide {
         }
     }
 
-    /// Sends one DATA message: the flow's corked bytes, then bytes of `parts` from `skip` on. Returns how many
-    /// of `parts`, or `None` if nothing can be sent.
+    /// Sends one DATA message: the flow's corked bytes, then bytes of `parts` from `skip` on. Returns how
+    /// many of `parts`, or `None` if nothing can be sent.
     fn write_message(
         &mut self,
         id: FlowId,

@@ -221,8 +221,8 @@ impl Arena {
         }
     }
 
-    /// Returns the first `len` bytes of a slot's payload, to be written before the slot is handed over. Panics
-    /// beyond `message_len`, which callers check. The result must not outlive the mapping.
+    /// Returns the first `len` bytes of a slot's payload, to be written before the slot is handed over.
+    /// Panics beyond `message_len`, which callers check. The result must not outlive the mapping.
     pub(super) fn place(&self, slot: usize, len: usize) -> Place<'_> {
         assert!(len <= self.geometry.message_len);
         // SAFETY: the bytes are within the slot of the mapped arena by the assertion. The peer may access

@@ -2,8 +2,8 @@
 //!
 //! What the caller posts in one turn is sent by one call, and what arrives is received by one call; the body
 //! of a large message goes from the kernel into its receive buffer. TCP has neither private data nor a
-//! receive queue, so the provider adds both (`frame.rs`): a set-up introduces each end to the other, and every
-//! frame carries the number of receives that its sender has posted and of messages that it has.
+//! receive queue, so the provider adds both (`frame.rs`): a set-up introduces each end to the other, and
+//! every frame carries the number of receives that its sender has posted and of messages that it has.
 //!
 //! That the kernel has taken a message says nothing: it is kept until the peer has it in its memory. Only
 //! then is a signalled send complete, and until then it is listed as
@@ -58,8 +58,8 @@ const SEND_LEN: usize = 128 * 1024;
 /// Bytes received by one call beyond the rest of a message.
 const SCRATCH_LEN: usize = 64 * 1024;
 
-/// Reads a stream, in parts of at most `part` bytes, as an end does that has 64 receives of 4 KiB. Returns the
-/// number of whole and well-formed frames before the end or the first violation. For fuzzing.
+/// Reads a stream, in parts of at most `part` bytes, as an end does that has 64 receives of 4 KiB. Returns
+/// the number of whole and well-formed frames before the end or the first violation. For fuzzing.
 pub fn frames_of(stream: &[u8], part: usize) -> usize {
     let config = ViConfig { receive_depth: 64, send_depth: 64, message_len: 4096 };
     let (mut incoming, mut receives) = (Incoming::default(), Receives::new(&config));
