@@ -52,8 +52,8 @@ impl MemoryFabric {
         true
     }
 
-    /// Makes VIs breakable from now on, as those between hosts are ([`Provider::can_break`]). Costs a copy of
-    /// each message.
+    /// Makes VIs breakable from now on, as those between hosts are ([`crate::Provider::can_break`]). Costs a
+    /// copy of each message.
     pub fn let_break(&self) {
         self.lock().breakable = true;
     }
