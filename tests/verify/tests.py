@@ -27,7 +27,8 @@ SCRIPTS = {
     # Children that ignore the signal and have a session of their own.
     "hang": "trap '' TERM; setsid sleep 1000.5 & sleep 1000.5",
     "flood": "yes | head --bytes 3000000; sleep 1000.5",
-    "leave": "setsid sleep 1000.25 > /dev/null & exit 0",
+    # It ends when what it leaves has become what it is asked for by name.
+    "leave": "setsid sleep 1000.25 > /dev/null & until grep -qx sleep /proc/$!/comm; do sleep 0.01; done",
     "slow": 'touch "$RUNS.started"; [ -e "$RUNS.fast" ] || sleep 1000.75',
     "bench-a": "echo fast",
 }
