@@ -58,10 +58,10 @@ const SEND_LEN: usize = 128 * 1024;
 /// Bytes received by one call beyond the rest of a message.
 const SCRATCH_LEN: usize = 64 * 1024;
 
-/// Reads a stream, in parts of at most `part` bytes, as an end does that has 64 receives of 4 KiB. Returns
+/// Reads a stream, in parts of at most `part` bytes, as an end does that has 32 receives of 1 KiB. Returns
 /// the number of whole and well-formed frames before the end or the first violation. For fuzzing.
 pub fn frames_of(stream: &[u8], part: usize) -> usize {
-    let config = ViConfig { receive_depth: 64, send_depth: 64, message_len: 4096 };
+    let config = ViConfig { receive_depth: 32, send_depth: 32, message_len: 1024 };
     let (mut incoming, mut receives) = (Incoming::default(), Receives::new(&config));
     let mut count = 0;
     for mut part in stream.chunks(part.max(1)) {
