@@ -80,6 +80,13 @@ impl Core {
         }
     }
 
+    /// Whether there is neither a connection nor anything to be done.
+    pub(super) fn is_idle(&self) -> bool {
+        let has_connections = !(self.ends.is_empty() && self.silent.is_empty() && self.waiting.is_empty());
+        let has_work = !(self.incoming.is_empty() && self.failures.is_empty() && self.todo.is_empty());
+        !has_connections && !has_work && self.closing == 0
+    }
+
     /// Records a connection that the library announces.
     pub(super) fn on_connection(&mut self, request: *mut ConnRequest) {
         if self.incoming.len() >= INCOMING_MAX {

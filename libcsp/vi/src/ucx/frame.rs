@@ -143,6 +143,19 @@ impl Setup {
     }
 }
 
+/// A header whose receiver and counts are set later.
+pub(super) fn plain(kind: Kind, immediate: u32) -> Header {
+    Header { kind, vi: 0, key: 0, immediate, posted: 0 }
+}
+
+/// Returns whether a message's header, and its set-up if it has one, are well-formed. For fuzzing.
+pub fn is_well_formed(header: &[u8], body: &[u8]) -> bool {
+    match Header::parse(header) {
+        Some(header) if matches!(header.kind, Kind::Request | Kind::Accept) => Setup::parse(body).is_ok(),
+        other => other.is_some(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -40,12 +40,17 @@ use crate::{
 };
 use core::{Owner, Todo, Waiting};
 use end::{Context, End, Stage};
-use frame::{HEADER_LEN, Header, Kind, REJECT_MISMATCH, SETUP_LEN_MAX, Setup};
+use frame::{HEADER_LEN, Header, Kind, REJECT_MISMATCH, SETUP_LEN_MAX, Setup, plain};
 use sys::Endpoint;
 use worker::Worker;
 
+pub use frame::is_well_formed;
+
 /// Calls of `poll_event` per progress of the library.
 const PROGRESS_EVERY: u32 = 16;
+
+/// Turns without any connection per look at the listeners.
+const LISTEN_EVERY: u32 = 64;
 
 /// Largest number of progress calls into the library per call of the provider.
 const PROGRESS_MAX: u32 = 16;
@@ -56,14 +61,6 @@ pub fn load() -> Result<(), ViError> {
     sys::api().map(drop)
 }
 
-/// Returns whether a message's header, and its set-up if it has one, are well-formed. For fuzzing.
-pub fn is_well_formed(header: &[u8], body: &[u8]) -> bool {
-    match Header::parse(header) {
-        Some(header) if matches!(header.kind, Kind::Request | Kind::Accept) => Setup::parse(body).is_ok(),
-        other => other.is_some(),
-    }
-}
-
 /// The UCX provider.
 pub struct UcxProvider {
     worker: Worker,
@@ -72,6 +69,8 @@ pub struct UcxProvider {
     lingering: Lingering,
     order: u64,
     calls: u32,
+    /// Turns since the library made progress.
+    idle_turns: u32,
 }
 
 // SAFETY: all raw pointers refer to objects that only this provider uses. The worker is created for use by
@@ -89,10 +88,6 @@ fn unreachable(address: &ViAddress, reason: String) -> ViError {
     ViError::Unreachable { address: address.to_string(), reason }
 }
 
-fn plain(kind: Kind, immediate: u32) -> Header {
-    Header { kind, vi: 0, key: 0, immediate, posted: 0 }
-}
-
 impl UcxProvider {
     /// Creates a provider without VIs, which listens on every network interface. Fails without libucp.
     pub fn new() -> Result<Self, ViError> {
@@ -106,7 +101,7 @@ impl UcxProvider {
 
     fn on_device(device: Option<&str>) -> Result<Self, ViError> {
         let (worker, regions) = (Worker::new(device)?, Regions::new());
-        Ok(UcxProvider { worker, regions, lingering: Lingering::default(), order: 0, calls: 0 })
+        Ok(UcxProvider { worker, regions, lingering: Lingering::default(), order: 0, calls: 0, idle_turns: 0 })
     }
 
     fn end_of(&self, vi: ViId) -> Result<&End, ViError> {
@@ -446,6 +441,7 @@ impl Provider for UcxProvider {
     }
 
     fn arm(&mut self) -> Result<Armed, ViError> {
+        self.idle_turns = LISTEN_EVERY;
         self.progress();
         let core = self.worker.core_mut();
         core.report_ends();

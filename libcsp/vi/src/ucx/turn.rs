@@ -5,12 +5,18 @@ use std::ptr::null_mut;
 use super::core::{Owner, SILENT_MAX, Silent, Todo};
 use super::end::Stage;
 use super::sys::{self, Endpoint, Status};
-use super::{PROGRESS_MAX, UcxProvider};
+use super::{LISTEN_EVERY, PROGRESS_MAX, UcxProvider};
 use crate::ViError;
 
 impl UcxProvider {
     /// Lets the library make progress and handles the results.
     pub(super) fn progress(&mut self) {
+        // Many workers have a provider that nobody has connected to: progress is a system call or two.
+        self.idle_turns += 1;
+        if self.worker.core().is_idle() && self.idle_turns < LISTEN_EVERY {
+            return;
+        }
+        self.idle_turns = 0;
         for _ in 0..PROGRESS_MAX {
             let did = self.worker.progress();
             self.handle();
