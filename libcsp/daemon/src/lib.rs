@@ -31,4 +31,4 @@ pub use error::DaemonError;
 pub use keys::KeyFile;
 pub use service_manager::ServiceManager;
 pub use shell::{Event, Shell, ShellOptions, StopSignals, init_logging};
-pub use thread::{DataThread, DataWorker, Progress};
+pub use thread::{DataThread, DataWorker, Progress, SharedThreads, Threads};

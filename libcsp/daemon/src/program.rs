@@ -82,7 +82,7 @@ pub fn print_completions<A: CommandFactory>(program: &str, shell: Shell) -> Exit
 
 /// Raises the limit of open files to the operator's maximum: VIs of processes, connections in custody and
 /// links each use descriptors.
-fn raise_descriptor_limit(program: &str) {
+pub fn raise_descriptor_limit(program: &str) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -1,22 +1,26 @@
-//! A data thread, which takes turns while there is work and waits while there is none; and the control
-//! thread's handle of it.
+//! Data threads, which take turns while there is work and wait while there is none; and the control thread's
+//! handle of a worker in one.
 
 mod progress;
+mod seat;
+mod shared;
 
 use std::io;
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
 use csp_telemetry::SnapshotCell;
-use csp_telemetry::mailbox::{Mailbox, MailboxError, MailboxSender, mailbox};
+use csp_telemetry::mailbox::{MailboxError, MailboxSender, mailbox};
 use csp_types::spin::{Gap, SpinPolicy, SpinSetting, SpinWorth};
 use csp_types::{Duration, Instant};
 use csp_vi::{Armed, ViError, WaitSet, Wake};
 
 use crate::clock::{now, unix_now_s};
+use seat::{Seat, Seated};
 
 pub use progress::Progress;
+pub use shared::{SharedThreads, Threads};
 
 /// Shortest interval between publications of a worker's numbers.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
@@ -27,7 +31,7 @@ const LONG_SLEEP: Duration = Duration::from_secs(1);
 /// Delay before [`DataThread::stop_all`] tries a full mailbox again.
 const FULL_WAIT: Duration = Duration::from_millis(1);
 
-/// A worker that runs by turns, in a thread of its own.
+/// A worker that runs by turns, in a thread of its own or in one that it shares.
 pub trait DataWorker {
     /// Messages and requests of the control thread.
     type Question: Send + 'static;
@@ -63,12 +67,17 @@ pub trait DataWorker {
     }
 }
 
-/// The control thread's handle of a data thread.
+/// The control thread's handle of a worker in a data thread.
 #[derive(Debug)]
 pub struct DataThread<Q, P> {
     mailbox: MailboxSender<Q>,
     published: Arc<SnapshotCell<P>>,
     progress: Progress,
+    /// Disconnected when the worker has ended.
+    ended: Mutex<mpsc::Receiver<()>>,
+    /// The worker was told to end.
+    is_stopped: bool,
+    /// The thread, if the worker has one of its own.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -76,20 +85,40 @@ impl<Q: Send + 'static, P: Clone + Send + 'static> DataThread<Q, P> {
     /// Starts a thread named `name` around `worker`. At most `questions_max` questions wait for it; `spin`
     /// determines how long it polls before it sleeps. Errors are those of creating a thread, an eventfd or an
     /// epoll set.
-    pub fn start<W>(name: String, mut worker: W, questions_max: usize, spin: SpinSetting) -> io::Result<Self>
+    pub fn start<W>(name: String, worker: W, questions_max: usize, spin: SpinSetting) -> io::Result<Self>
+    where
+        W: DataWorker<Question = Q, Published = P> + Send + 'static,
+    {
+        let (mut handle, seat) = Self::seat(worker, questions_max)?;
+        handle.thread = Some(spawn(name, vec![seat], spin)?);
+        Ok(handle)
+    }
+
+    /// Returns a worker that is to be run in a thread, and its handle.
+    fn seat<W>(mut worker: W, questions_max: usize) -> io::Result<(Self, Box<dyn Seated>)>
     where
         W: DataWorker<Question = Q, Published = P> + Send + 'static,
     {
         let (sender, receiver) = mailbox(questions_max)?;
         let published = Arc::new(SnapshotCell::new(worker.publish()));
-        let (cell, waiter) = (Arc::clone(&published), Waiter::new()?);
-        let spin = SpinPolicy::new(spin, SpinWorth::DAEMON);
+        let (end, ended) = mpsc::channel();
         let progress = Progress::new();
-        let own = progress.clone();
-        let thread = std::thread::Builder::new()
-            .name(name)
-            .spawn(move || run(worker, receiver, &cell, &own, waiter, spin))?;
-        Ok(DataThread { mailbox: sender, published, progress, thread: Some(thread) })
+        let seat = Seat {
+            worker,
+            mailbox: receiver,
+            published: Arc::clone(&published),
+            progress: progress.clone(),
+            _ends: end,
+        };
+        let handle = DataThread {
+            mailbox: sender,
+            published,
+            progress,
+            ended: Mutex::new(ended),
+            is_stopped: false,
+            thread: None,
+        };
+        Ok((handle, Box::new(seat)))
     }
 
     /// The mailbox for questions.
@@ -107,58 +136,59 @@ impl<Q: Send + 'static, P: Clone + Send + 'static> DataThread<Q, P> {
         &self.progress
     }
 
-    /// Sends every thread the message that ends it, then waits for all of them. A second call has no effect.
+    /// Sends every worker the message that ends it, then waits for all of them. A second call has no effect.
     pub fn stop_all(threads: &mut [Self], end: impl Fn() -> Q) {
-        for thread in threads.iter().filter(|thread| thread.thread.is_some()) {
-            // A thread whose mailbox is closed has stopped. A thread with a full mailbox must still receive
-            // the message.
+        for thread in threads.iter().filter(|thread| !thread.is_stopped) {
+            // A worker whose mailbox is closed has ended. One with a full mailbox must still receive the
+            // message.
             while thread.mailbox.send(end()) == Err(MailboxError::Full) {
                 std::thread::sleep(FULL_WAIT);
             }
         }
-        for thread in threads.iter_mut().filter_map(|thread| thread.thread.take()) {
-            let _ = thread.join(); // a panic would have ended the process
+        for thread in threads.iter_mut().filter(|thread| !thread.is_stopped) {
+            thread.is_stopped = true;
+            let ended = thread.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let _ = ended.recv(); // disconnected
+            let _ = thread.thread.take().map(JoinHandle::join); // a panic would have ended the process
         }
     }
 }
 
-fn run<W: DataWorker>(
-    mut worker: W,
-    mut mailbox: Mailbox<W::Question>,
-    published: &SnapshotCell<W::Published>,
-    progress: &Progress,
-    mut waiter: Waiter,
-    mut spin: SpinPolicy,
-) {
+fn spawn(name: String, seats: Vec<Box<dyn Seated>>, spin: SpinSetting) -> io::Result<JoinHandle<()>> {
+    let (waiter, spin) = (Waiter::new()?, SpinPolicy::new(spin, SpinWorth::DAEMON));
+    std::thread::Builder::new().name(name).spawn(move || run(seats, waiter, spin))
+}
+
+/// Runs workers by turns until all have ended.
+fn run(mut seats: Vec<Box<dyn Seated>>, mut waiter: Waiter, mut spin: SpinPolicy) {
     let (mut gap, mut last_published, mut unix_s) = (Gap::new(), Instant::ZERO, unix_now_s());
-    loop {
+    while !seats.is_empty() {
         let at = now();
-        progress.turn(at);
         let mut busy = false;
-        // One question per turn: a mailbox that is refilled as fast as it is emptied does not delay the
-        // turns, on which heartbeats and timers depend.
-        if let Some(question) = mailbox.poll() {
-            busy = true;
-            if worker.answer(at, question).is_break() {
-                return;
+        let before = seats.len();
+        seats.retain_mut(|seat| match seat.turn(at, unix_s) {
+            ControlFlow::Continue(found) => {
+                busy |= found;
+                true
             }
+            ControlFlow::Break(()) => false,
+        });
+        if seats.len() < before {
+            waiter.generation = None;
+            continue;
         }
-        busy |= worker.turn(at, unix_s);
         if at.saturating_since(last_published) >= PUBLISH_INTERVAL {
             (last_published, unix_s) = (at, unix_now_s());
-            published.publish(&worker.publish());
+            for seat in &mut seats {
+                let _ = seat.publish(); // a reader holds the snapshot now: next time
+            }
         }
         if busy {
             spin.found(&mut gap, at);
         } else if spin.nothing(&mut gap, at) {
             std::thread::yield_now();
-        } else if matches!(worker.arm(), Ok(Armed::Armed)) {
-            let mut longest = worker.sleep_max();
-            if longest > LONG_SLEEP && !published.publish(&worker.publish()) {
-                longest = PUBLISH_INTERVAL; // a reader holds the snapshot now: publish again soon
-            }
-            progress.sleeps();
-            waiter.wait(&worker, &mut mailbox, at, longest);
+        } else if seats.iter_mut().all(|seat| seat.arm()) {
+            waiter.wait(&mut seats, at);
             gap.woke();
             if now().saturating_since(at) >= PUBLISH_INTERVAL {
                 unix_s = unix_now_s();
@@ -167,10 +197,11 @@ fn run<W: DataWorker>(
     }
 }
 
-/// The descriptors that a worker blocks on, updated with the worker's set.
+/// The descriptors that a thread blocks on, updated with the sets of its workers.
 struct Waiter {
     set: WaitSet,
     wake: Vec<Wake>,
+    /// The sum of the workers' generations.
     generation: Option<u64>,
 }
 
@@ -179,24 +210,23 @@ impl Waiter {
         Ok(Waiter { set: WaitSet::new()?, wake: Vec::new(), generation: None })
     }
 
-    /// Blocks until there is something to do, for `longest` after `at` at most.
-    fn wait<W: DataWorker>(
-        &mut self,
-        worker: &W,
-        mailbox: &mut Mailbox<W::Question>,
-        at: Instant,
-        longest: Duration,
-    ) {
-        if self.generation != Some(worker.wake_generation()) {
-            self.generation = Some(worker.wake_generation());
+    /// Blocks until there is something to do, as long after `at` as all workers allow.
+    fn wait(&mut self, seats: &mut [Box<dyn Seated>], at: Instant) {
+        let generation = seats.iter().fold(0u64, |sum, seat| sum.wrapping_add(seat.wake_generation()));
+        if self.generation != Some(generation) {
+            self.generation = Some(generation);
             self.wake.clear();
-            worker.wake(&mut self.wake);
+            seats.iter().for_each(|seat| seat.wake(&mut self.wake));
             self.set.update(&self.wake);
-            self.set.add(mailbox);
+            seats.iter().for_each(|seat| self.set.add(&seat.mailbox()));
         }
-        let until = worker.next_timeout().map_or(longest, |t| t.saturating_since(at).min(longest));
+        let longest = |seat: &mut Box<dyn Seated>| {
+            let longest = seat.sleep();
+            seat.next_timeout().map_or(longest, |due| due.saturating_since(at).min(longest))
+        };
+        let until = seats.iter_mut().map(longest).min().unwrap_or(Duration::ZERO);
         if self.set.wait(until) {
-            mailbox.clear_wake();
+            seats.iter_mut().for_each(|seat| seat.clear_wake());
         }
     }
 }

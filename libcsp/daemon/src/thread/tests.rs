@@ -135,3 +135,31 @@ fn a_thread_with_a_full_mailbox_stops_and_may_be_stopped_again() {
     assert!(mailbox.send(Question::Stop).is_err(), "the thread has ended");
     DataThread::stop_all(&mut threads, || Question::Stop);
 }
+
+/// Two workers in one thread, and one that has a thread alone since its daemon has more of them.
+#[tokio::test]
+async fn workers_share_a_thread_and_end_one_by_one() {
+    let threads = Threads::Shared(SharedThreads::new(&[2, 1]));
+    let start = |number| threads.start(("adder", number), Adder::default(), 4, SpinSetting::Auto).unwrap();
+    let (first, alone) = (start(0), start(1));
+    await_published(&alone, (0, false));
+    alone.mailbox().ask(DEADLINE, |reply| Question::Work(7, reply)).await.unwrap();
+    await_published(&alone, (7, false));
+    // A worker whose thread is not complete keeps what it is asked.
+    first.mailbox().send(Question::Due(now())).unwrap();
+    assert_eq!(first.published().read(), (0, false));
+    let second = start(0);
+    await_published(&first, (0, true));
+    for (thread, piece) in [(&first, 1), (&second, 2)] {
+        thread.mailbox().ask(DEADLINE, |reply| Question::Work(piece, reply)).await.unwrap();
+    }
+    await_published(&second, (2, false));
+    await_published(&first, (1, true));
+    DataThread::stop_all(&mut [first], || Question::Stop);
+    second.mailbox().ask(DEADLINE, |reply| Question::Work(3, reply)).await.unwrap();
+    await_published(&second, (5, false));
+    let due = now() + Duration::from_millis(5);
+    second.mailbox().send(Question::Due(due)).unwrap();
+    await_published(&second, (5, true));
+    DataThread::stop_all(&mut [second, alone], || Question::Stop);
+}
