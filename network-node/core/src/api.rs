@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use csp_plugins::EnvironmentId;
-use csp_types::{Duration, FlowLabel, FourTuple, Instant, MacAddr, Prefix};
+use csp_types::{Duration, FlowLabel, FourTuple, Instant, MacAddr, NodeId, Prefix};
 use csp_wire::offload::TxOffload;
 use csp_wire::packets::Head;
 use csp_wire::tunnel::Record;
@@ -101,6 +101,9 @@ pub struct CoreConfig {
     pub trace_len: usize,
     /// Sizes for packet plug-ins.
     pub plugins: PluginCapacity,
+    /// The proxy worker that new flows go to while it is up and its proxy does not drain: the one in the same
+    /// thread. Flows of channels go to the channel's owner nevertheless.
+    pub own_proxy: Option<(NodeId, u8)>,
     /// Secret key of the flow table's hash. A peer that knows it can lengthen the table's chains.
     pub table_key: (u64, u64),
     /// How long a flow may exist without a label.
@@ -127,6 +130,7 @@ impl CoreConfig {
             neighbours_max: 1024,
             trace_len: 65_536,
             plugins: PluginCapacity::default(),
+            own_proxy: None,
             table_key,
             pending_timeout: Duration::from_secs(60),
             linger: Duration::from_secs(5),

@@ -69,7 +69,7 @@ impl NetworkCore {
             flows: FlowTable::new(config.flows_max, config.table_key, lifetimes),
             labels: LabelTable::new(config.proxies_max),
             neighbours: Neighbours::new(config.neighbours_max),
-            proxies: Proxies::new(config.proxies_max),
+            proxies: Proxies::new(config.proxies_max, config.own_proxy),
             answer_limit: RateLimit::new(ANSWERS_PER_SECOND_MAX),
             search_limit: RateLimit::new(SEARCHES_PER_SECOND_MAX),
             counters: Counters::default(),

@@ -27,12 +27,15 @@ pub(super) struct Proxies {
     /// Every worker that is up, those of draining proxies first.
     up: Vec<(ProxyId, u8)>,
     table: Maglev<(ProxyId, u8)>,
+    /// The worker that new flows go to instead of the table's choice, and its place while it takes any.
+    own: Option<(NodeId, u8)>,
+    own_place: Option<(ProxyId, u8)>,
     /// Addresses of channels, each with the worker that owns them.
     channels: Vec<(PlacementKey, Option<(ProxyId, u8)>)>,
 }
 
 impl Proxies {
-    pub(super) fn new(proxies_max: usize) -> Self {
+    pub(super) fn new(proxies_max: usize, own: Option<(NodeId, u8)>) -> Self {
         let proxies_max = proxies_max.min(usize::from(u16::MAX));
         Proxies {
             slots: (0..proxies_max)
@@ -41,6 +44,8 @@ impl Proxies {
             order: Vec::with_capacity(proxies_max),
             up: Vec::new(),
             table: Maglev::new(),
+            own,
+            own_place: None,
             channels: Vec::new(),
         }
     }
@@ -92,12 +97,12 @@ impl Proxies {
         self.place_channels();
     }
 
-    /// Chooses the proxy worker for a new flow: the owner of the channel if the flow is for one, else by
-    /// Maglev's table.
+    /// Chooses the proxy worker for a new flow: the owner of the channel if the flow is for one, else the
+    /// node's own while it takes flows, else by Maglev's table.
     pub(super) fn choose(&self, tuple: &FourTuple, channel: Option<ChannelIndex>) -> Option<(ProxyId, u8)> {
         match channel {
             Some(channel) => self.channels.get(usize::from(channel.0))?.1,
-            None => self.table.choose(tuple_hash(tuple, CHOICE_KEY)),
+            None => self.own_place.or_else(|| self.table.choose(tuple_hash(tuple, CHOICE_KEY))),
         }
     }
 
@@ -136,6 +141,11 @@ impl Proxies {
             up.map(move |worker| (name, worker, (ProxyId(*at), worker)))
         });
         table.rebuild(workers);
+        self.own_place = self.own.and_then(|(node, worker)| {
+            let takes =
+                |slot: &Slot| slot.node == Some(node) && slot.up[usize::from(worker)] && !slot.draining;
+            Some((ProxyId(self.slots.iter().position(takes)? as u16), worker))
+        });
         self.place_channels();
     }
 

@@ -197,3 +197,31 @@ fn a_trace_distinguishes_flows_of_two_proxies_with_one_label() {
     }
     assert_eq!(trace.len(), 6);
 }
+
+/// The worker in the same thread gets all new flows, until it is down or its proxy drains.
+#[test]
+fn new_flows_go_to_the_nodes_own_proxy_while_it_takes_any() {
+    let own = Some(("pn-2".parse().unwrap(), 1));
+    let mut f = Fixture::with(CoreConfig { own_proxy: own, ..config() });
+    let mut next = 0;
+    let mut chosen = |f: &mut Fixture| -> Vec<(ProxyId, u8)> {
+        for n in next..next + 40 {
+            f.frame(&ip_frame(&tcp_packet(&client(n), VIP, Tcp::SYN, &[])));
+        }
+        next += 40;
+        let mut all: Vec<_> = f.out.tunnel.drain(..).map(|r| (r.proxy, r.worker)).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    };
+    assert!(chosen(&mut f).iter().all(|(proxy, _)| *proxy == ProxyId(0)), "the own one is not there");
+    f.core.proxy_up(ProxyId(1), "pn-2".parse().unwrap(), 3);
+    assert_eq!(chosen(&mut f), [(ProxyId(1), 1)]);
+    f.core.set_draining(ProxyId(1), true);
+    assert!(chosen(&mut f).iter().all(|(proxy, _)| *proxy == ProxyId(0)), "it drains");
+    f.core.set_draining(ProxyId(1), false);
+    assert_eq!(chosen(&mut f), [(ProxyId(1), 1)]);
+    f.core.worker_down(ProxyId(1), 1);
+    let others = chosen(&mut f);
+    assert!(others.len() > 1 && !others.contains(&(ProxyId(1), 1)), "{others:?}");
+}
