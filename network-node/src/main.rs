@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use csp_daemon::program::{self, ConfigFile};
-use csp_daemon::trial;
+use csp_daemon::{Threads, trial};
 use csp_network_node::daemon::{self, config::Config};
 
 /// The network node of the Comm Services Platform: receives clients' packets from the LAN, assigns each flow
@@ -35,5 +35,13 @@ fn main() -> ExitCode {
     if let Some(code) = trial::child(csp_plugin_modules::compiles) {
         return code;
     }
-    program::main("csp-network-node", |arguments: &Arguments| &arguments.file, Config::load, daemon::run)
+    program::main(
+        "csp-network-node",
+        |arguments: &Arguments| &arguments.file,
+        Config::load,
+        |config| {
+            csp_daemon::init_logging(&config.log)?;
+            daemon::run(config, &Threads::Own, None)
+        },
+    )
 }

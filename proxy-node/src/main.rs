@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use csp_daemon::program::{self, ConfigFile};
-use csp_daemon::trial;
+use csp_daemon::{Threads, trial};
 use csp_proxy_node::daemon::{self, config::Config};
 
 /// The proxy node of the Comm Services Platform: terminates every client's TCP connection at user level and
@@ -35,5 +35,13 @@ fn main() -> ExitCode {
     if let Some(code) = trial::child(csp_sandbox::compiles) {
         return code;
     }
-    program::main("csp-proxy-node", |arguments: &Arguments| &arguments.file, Config::load, daemon::run)
+    program::main(
+        "csp-proxy-node",
+        |arguments: &Arguments| &arguments.file,
+        Config::load,
+        |config| {
+            csp_daemon::init_logging(&config.log)?;
+            daemon::run(config, &Threads::Own)
+        },
+    )
 }

@@ -15,6 +15,7 @@ floors control csp-control csp-daemon csp-authority
 floors modules csp-modules csp-plugin-modules
 floors network csp-network-node csp-network-core csp-lan csp-xdp
 floors proxy csp-proxy-node csp-proxy-core csp-tcp csp-messages csp-quality csp-zmtp csp-services
+floors edge csp-edge-node
 floors app csp-app-node csp-context csp-plugin-host csp-sockfilter
 floors mgmt csp-mgmt-node
 floors tests csp-support csp-features csp-simulation csp-conformance csp-models csp-fuzz csp-cluster csp-interop csp-performance csp-perf \
@@ -26,6 +27,7 @@ declare -A may=(
   [control]="shared policy" [modules]="shared packets control" [network]="shared packets policy control modules"
   [proxy]="shared messages policy planner control modules" [app]="shared packets policy control modules"
   [mgmt]="shared packets messages policy planner control"
+  [edge]="shared control modules network proxy"
 )
 
 # Single dependencies beyond that, each with its reason.

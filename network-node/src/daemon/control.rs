@@ -7,12 +7,12 @@ use std::time::Duration;
 use csp_control::{ActivePolicy, ControlOptions, Membership, NodeRecord, PolicyCheck};
 use csp_daemon::query::Workers;
 use csp_daemon::trial::Trial;
-use csp_daemon::{DaemonError, Event, Shell, ShellOptions};
+use csp_daemon::{DaemonError, Event, Shell, ShellOptions, Threads};
 use csp_plugin_modules::PluginModules;
 use csp_plugins::EnvironmentId;
 use csp_policy::{Channel, PluginHost};
 use csp_telemetry::{ConditionState, Exposition, Readiness};
-use csp_types::{OwnedAddresses, Role};
+use csp_types::{NodeId, OwnedAddresses, Role};
 use futures_util::FutureExt as _;
 
 use super::admin::{self, AdminState};
@@ -32,14 +32,14 @@ use super::workers::DataWorkers;
 /// Timeout for a worker to put a policy into force.
 const POLICY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs the daemon until SIGTERM or SIGINT.
-pub fn run(config: Config) -> Result<(), DaemonError> {
-    csp_daemon::init_logging(&config.log)?;
+/// Runs the daemon until SIGTERM or SIGINT, with its workers in `threads`. `own_proxy`: the proxy whose
+/// workers share them. Logging has to be started before.
+pub fn run(config: Config, threads: &Threads, own_proxy: Option<NodeId>) -> Result<(), DaemonError> {
     let mut record = NodeRecord::new(config.node.id, Role::NetworkNode, config.admin.url(&config.node));
     record.workers = config.workers.into();
     record.capabilities = vec!["tunnel".to_owned()];
     record.owns.clone_from(&config.owns);
-    let workers = DataWorkers::start(&config, &record)?;
+    let workers = DataWorkers::start(&config, &record, (threads, own_proxy))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Boxed, so that it is compiled once and not for each way in which a runtime polls it.
     let result = runtime.block_on(serve(&config, record, &workers).boxed_local());

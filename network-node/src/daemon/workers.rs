@@ -4,14 +4,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use csp_control::NodeRecord;
-use csp_daemon::{DaemonError, DataThread, KeyFile};
+use csp_daemon::{DaemonError, DataThread, KeyFile, Threads};
 use csp_lan::LanPort;
 use csp_lan::af_packet::{self, AfPacketConfig, Fanout};
 use csp_lan::af_xdp::{self, AfXdpConfig, Handoffs, Sharing};
 use csp_lan::tap::Tap;
 use csp_telemetry::{MailboxSender, SnapshotCell};
 use csp_transport::{Endpoint, EndpointConfig, Holder, PeerIdentity};
-use csp_types::{MacAddr, Role};
+use csp_types::{MacAddr, NodeId, Role};
 use csp_vi::ProviderKind;
 
 use crate::core::{CoreConfig, PluginCapacity, PortConfig, PortId};
@@ -64,8 +64,13 @@ pub struct PortSocket {
 }
 
 impl DataWorkers {
-    /// Opens ports and endpoints and starts the threads.
-    pub fn start(config: &Config, record: &NodeRecord) -> Result<Self, DaemonError> {
+    /// Opens ports and endpoints and starts the workers in `threads`. `own_proxy`: the proxy whose workers
+    /// share them.
+    pub fn start(
+        config: &Config,
+        record: &NodeRecord,
+        (threads, own_proxy): (&Threads, Option<NodeId>),
+    ) -> Result<Self, DaemonError> {
         let holder = Holder::Node(Role::NetworkNode, record.id);
         let keys = KeyFile::load(&config.node.cluster_key_file, holder)?;
         let mut all = DataWorkers {
@@ -83,15 +88,15 @@ impl DataWorkers {
             all.endpoints = places;
             all.macs = ports.iter().map(|port| port.info.mac).collect();
             let tokens = TokenSource { keys: keys.keys().clone(), node: record.id, nonce: rand::random() };
-            let core = core_config(config, number, &ports);
+            let own_proxy = own_proxy.map(|proxy| (proxy, number));
+            let core = CoreConfig { own_proxy, ..core_config(config, number, &ports) };
             let mut worker = NetworkWorker::new(core, number, ports, endpoints, tokens);
             for (at, back) in all.reinjection.iter().enumerate() {
                 if let Some(tap) = back {
                     worker.set_reinjection(PortId(at as u16), tap.transmitter());
                 }
             }
-            let name = format!("data-{number}");
-            all.threads.push(DataThread::start(name, worker, QUESTIONS_MAX, config.spin_us)?);
+            all.threads.push(threads.start(("data", number), worker, QUESTIONS_MAX, config.spin_us)?);
         }
         Ok(all)
     }

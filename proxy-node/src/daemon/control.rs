@@ -7,7 +7,7 @@ use std::time::Duration;
 use csp_control::{ActivePolicy, ControlOptions, Member, MemberState, Membership, NodeRecord, PolicyCheck};
 use csp_daemon::query::Workers;
 use csp_daemon::trial::Trial;
-use csp_daemon::{DaemonError, DataThread, Event, KeyFile, Shell, ShellOptions, clock};
+use csp_daemon::{DaemonError, DataThread, Event, KeyFile, Shell, ShellOptions, Threads, clock};
 use csp_messages::HashKey;
 use csp_policy::Policy;
 use csp_services::MessagesConfig;
@@ -36,13 +36,12 @@ const POLICY_TIMEOUT: Duration = Duration::from_secs(5);
 
 type Worker = DataThread<Question, Published>;
 
-/// Runs the daemon until SIGTERM or SIGINT.
-pub fn run(config: Config) -> Result<(), DaemonError> {
-    csp_daemon::init_logging(&config.log)?;
+/// Runs the daemon until SIGTERM or SIGINT, with its workers in `threads`. Logging has to be started before.
+pub fn run(config: Config, threads: &Threads) -> Result<(), DaemonError> {
     let record = NodeRecord::new(config.node.id, Role::ProxyNode, config.admin.url(&config.node));
     let modules = Modules::with_trial(config.node.state_dir.join("handlers"), Some(Trial::default()));
     let keys = KeyFile::load(&config.node.cluster_key_file, Holder::Proxy)?;
-    let (mut workers, record) = start_workers(&config, record, (&modules, keys.keys()))?;
+    let (mut workers, record) = start_workers(&config, record, threads, (&modules, keys.keys()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Boxed: compiled once, and not once for each way in which a runtime polls.
     let result = runtime.block_on(serve(&config, record, &workers, (modules, keys)).boxed_local());
@@ -53,6 +52,7 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
 fn start_workers(
     config: &Config,
     mut record: NodeRecord,
+    threads: &Threads,
     (modules, keys): (&Arc<Modules>, &Keys),
 ) -> Result<(Vec<Worker>, NodeRecord), DaemonError> {
     std::fs::create_dir_all(&config.node.run_dir)?;
@@ -69,7 +69,7 @@ fn start_workers(
         worker.set_makers(makers.clone());
         worker.set_planner(planner.clone());
         record.san.push(san.address);
-        workers.push(DataThread::start(format!("data-{number}"), worker, QUESTIONS_MAX, config.spin_us)?);
+        workers.push(threads.start(("data", number), worker, QUESTIONS_MAX, config.spin_us)?);
     }
     planning::serve(plans, workers.iter().map(|worker| worker.mailbox().clone()).collect())?;
     modules.serve_clients(jobs, workers.iter().map(|worker| worker.mailbox().clone()).collect())?;

@@ -72,6 +72,8 @@ pub struct Options {
     pub binaries: PathBuf,
     /// What carries the SAN.
     pub san: San,
+    /// Network node and proxy node are one process, on the network node's host.
+    pub edge: bool,
     /// A short tag for this cluster's namespaces and scratch folder, unique on the machine.
     pub tag: String,
 }
@@ -191,7 +193,12 @@ impl Cluster {
             let port = format!("p{at}");
             host.join("san0", &switch, &port)?;
             switch.ip(&["link", "set", &port, "master", "san"])?;
-            host.address("san0", &format!("10.77.0.{}/24", at + 1))?;
+            // The host of a proxy that runs elsewhere only asks.
+            let asks = options.edge && at == Tier::ProxyNode as usize;
+            host.address("san0", &format!("10.77.0.{}/24", if asks { 12 } else { at + 1 }))?;
+        }
+        if options.edge {
+            hosts[0].address("san0", "10.77.0.2/24")?;
         }
         let cluster = Cluster {
             programs: Vec::new(),
@@ -258,11 +265,20 @@ impl Cluster {
         self.host(Tier::MgmtNode).run(&cspctl, &arguments).map(drop)
     }
 
-    /// Starts one daemon.
+    /// Starts one daemon. The proxy node of an edge is started with its network node.
     pub fn start(&mut self, tier: Tier) -> Result<()> {
-        let binary = self.binary(tier.daemon());
+        let is_edge = self.options.edge && matches!(tier, Tier::NetworkNode | Tier::ProxyNode);
+        if is_edge && tier == Tier::ProxyNode {
+            return Ok(());
+        }
+        let binary = self.binary(if is_edge { "csp-edge-node" } else { tier.daemon() });
         let mut command = self.host(tier).command(&binary.to_string_lossy());
-        command.arg("--config").arg(self.config(tier));
+        if is_edge {
+            command.arg("--network-node").arg(self.config(Tier::NetworkNode));
+            command.arg("--proxy-node").arg(self.config(Tier::ProxyNode));
+        } else {
+            command.arg("--config").arg(self.config(tier));
+        }
         let log = self.scratch().join("log").join(format!("{}.log", tier.daemon()));
         self.daemons[tier as usize] = Some(Process::spawn(tier.daemon(), command, &log)?);
         Ok(())

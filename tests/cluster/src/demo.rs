@@ -39,8 +39,9 @@ struct Figures {
     trace: String,
 }
 
-/// Runs every step; with `keep` waits for Ctrl-C before everything is removed.
-pub fn run(san: San, keep: bool) -> Result<()> {
+/// Runs every step, with network node and proxy node as one process if `edge`; with `keep` waits for Ctrl-C
+/// before everything is removed.
+pub fn run(san: San, edge: bool, keep: bool) -> Result<()> {
     let binaries = std::env::current_exe()?.parent().context("the demo's own folder")?.to_owned();
     // With this handler an interrupt makes the present step fail, and everything created is still removed.
     let stop = Arc::new(AtomicBool::new(false));
@@ -49,7 +50,7 @@ pub fn run(san: San, keep: bool) -> Result<()> {
     let tag = std::process::id().to_string();
     println!("CSP demo: client → network-node → proxy-node → app-node (SAN: {san:?})\n");
     let mut cluster = step("hosts: client, network-node, proxy-node, app-node, mgmt", || {
-        Cluster::lay_out(Options { binaries, san, tag })
+        Cluster::lay_out(Options { binaries, san, edge, tag })
     })?;
     let mut figures = Figures::default();
     let outcome = prove(&mut cluster, &mut figures);
@@ -83,7 +84,7 @@ pub fn in_cluster(
     let binaries = std::env::current_exe()?.parent().context("the demo's own folder")?.to_owned();
     let tag = std::process::id().to_string();
     let mut cluster = step("hosts: client, network-node, proxy-node, app-node, mgmt", || {
-        Cluster::lay_out(Options { binaries, san, tag })
+        Cluster::lay_out(Options { binaries, san, edge: false, tag })
     })?;
     if let Err(error) = prove(&mut cluster) {
         bail!(

@@ -129,7 +129,8 @@ impl<'a> Bench<'a> {
             signal_hook::flag::register(signal, Arc::clone(&ended))?;
         }
         let tag = format!("mb{}", std::process::id());
-        let mut cluster = Cluster::lay_out(Options { binaries: plan.binaries.clone(), san: San::Shm, tag })?;
+        let mut cluster =
+            Cluster::lay_out(Options { binaries: plan.binaries.clone(), san: San::Shm, edge: false, tag })?;
         cluster.client.join("direct0", cluster.host(Tier::ProxyNode), "direct0")?;
         cluster.client.address("direct0", &format!("{}/24", DIRECT[0]))?;
         cluster.host(Tier::ProxyNode).address("direct0", &format!("{}/24", DIRECT[1]))?;

@@ -147,7 +147,8 @@ pub struct Report {
 /// If something cannot be set up or measured.
 pub fn run(plan: &Plan, progress: impl Fn(&str)) -> Result<Report> {
     let tag = format!("qb{}", std::process::id());
-    let mut cluster = Cluster::lay_out(Options { binaries: plan.binaries.clone(), san: San::Shm, tag })?;
+    let mut cluster =
+        Cluster::lay_out(Options { binaries: plan.binaries.clone(), san: San::Shm, edge: false, tag })?;
     cluster.start_daemons()?;
     fs::write(cluster.scratch().join("zmq_flows.py"), include_str!("../apps/zmq_flows.py"))?;
     let wanted = |figure: &str| plan.figures.iter().any(|known| known == figure);

@@ -70,6 +70,7 @@ pub fn lay_out_over(name: &str, san: San) -> Option<Cluster> {
     let options = Options {
         binaries: binaries().expect("built binaries"),
         san,
+        edge: false,
         tag: format!("{name}{}", std::process::id()),
     };
     Some(Cluster::lay_out(options).expect("hosts"))

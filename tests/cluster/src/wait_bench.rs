@@ -97,7 +97,8 @@ fn medians(rounds: &[Vec<f64>]) -> Vec<f64> {
 /// Measures one setting in a cluster of its own, and kernel TCP if `direct` is set.
 fn one(plan: &Plan, (spin, filter): (&str, &str), direct: bool) -> Result<(Option<Vec<f64>>, Vec<f64>)> {
     let tag = format!("wb{}", std::process::id());
-    let mut cluster = Cluster::lay_out(Options { binaries: plan.binaries.clone(), san: San::Shm, tag })?;
+    let mut cluster =
+        Cluster::lay_out(Options { binaries: plan.binaries.clone(), san: San::Shm, edge: false, tag })?;
     for tier in TIERS {
         let path = cluster.config(tier);
         let text = fs::read_to_string(&path)? + &format!("spin_us: {spin}\n");

@@ -67,6 +67,8 @@ pub struct Plan {
     pub binaries: PathBuf,
     /// What carries the SAN between hosts.
     pub far: Far,
+    /// Network node and proxy node are one process, where they are on one host.
+    pub edge: bool,
     /// Layouts, one after another.
     pub layouts: Vec<Layout>,
     /// What is compared; [`Contender::Csp`] is always there.
@@ -88,8 +90,12 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     for layout in &plan.layouts {
         progress(&format!("{}: four daemons, nginx twice, contenders", layout.name()));
         let tag = format!("bench{}", std::process::id());
-        let mut cluster =
-            Cluster::lay_out(Options { binaries: plan.binaries.clone(), san: layout.san(plan.far), tag })?;
+        let mut cluster = Cluster::lay_out(Options {
+            binaries: plan.binaries.clone(),
+            san: layout.san(plan.far),
+            edge: plan.edge && *layout != Layout::Apart,
+            tag,
+        })?;
         let rows = measure(&mut cluster, plan, *layout, progress)
             .map_err(|error| error.context(cluster.casualties()).context(cluster.all_logs()))?;
         report.rows.extend(rows);

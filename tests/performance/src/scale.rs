@@ -47,7 +47,7 @@ pub struct Settings {
 /// If the cluster cannot be created or a process dies. Promises that are not kept are part of the report.
 pub fn run(settings: &Settings, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     let tag = format!("scale{}", std::process::id());
-    let options = Options { binaries: settings.binaries.clone(), san: settings.san, tag };
+    let options = Options { binaries: settings.binaries.clone(), san: settings.san, edge: false, tag };
     let mut cluster = Cluster::lay_out(options)?;
     let result = measure(&mut cluster, settings, progress);
     result.map_err(|error| error.context(cluster.casualties()))

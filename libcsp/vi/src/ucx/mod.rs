@@ -101,7 +101,14 @@ impl UcxProvider {
 
     fn on_device(device: Option<&str>) -> Result<Self, ViError> {
         let (worker, regions) = (Worker::new(device)?, Regions::new());
-        Ok(UcxProvider { worker, regions, lingering: Lingering::default(), order: 0, calls: 0, idle_turns: 0 })
+        Ok(UcxProvider {
+            worker,
+            regions,
+            lingering: Lingering::default(),
+            order: 0,
+            calls: 0,
+            idle_turns: 0,
+        })
     }
 
     fn end_of(&self, vi: ViId) -> Result<&End, ViError> {

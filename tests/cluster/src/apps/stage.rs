@@ -67,7 +67,8 @@ impl Stage {
     pub fn build(row: &Row, san: San, options: &Options) -> Result<Self> {
         let binaries = std::env::current_exe()?.parent().context("the program's own folder")?.to_owned();
         let tag = std::process::id().to_string();
-        let mut cluster = Cluster::lay_out(cluster::Options { binaries, san, tag: tag.clone() })?;
+        let mut cluster =
+            Cluster::lay_out(cluster::Options { binaries, san, edge: false, tag: tag.clone() })?;
         fs::write(cluster.scratch().join("demo.yaml"), configs::policy_for(row.ports))?;
         let config = cluster.config(Tier::AppNode);
         // A server that is reloaded under load leaves more exited processes than the agent keeps by default.

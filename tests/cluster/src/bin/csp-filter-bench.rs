@@ -69,7 +69,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<Report> {
         anyhow::bail!("{obstacle}");
     }
     let binaries = std::env::current_exe()?.parent().map(std::path::Path::to_owned).unwrap_or_default();
-    let options = Options { binaries, san: San::Shm, tag: format!("fb{}", std::process::id()) };
+    let options = Options { binaries, san: San::Shm, edge: false, tag: format!("fb{}", std::process::id()) };
     let mut cluster = Cluster::lay_out(options)?;
     let plan = Plan { rounds: arguments.rounds, seconds: arguments.seconds };
     let report = filter_bench::run(&mut cluster, plan, |step| eprintln!("  {step}"))?;

@@ -227,7 +227,10 @@ fn worker_of(master: u32) -> Result<u32> {
 fn accelerated(cluster: &mut Cluster) -> Result<Running> {
     let master = cluster.program("nginx").map(|process| process.pid()).context("nginx is not there")?;
     let mut tiers = vec![("application", vec![worker_of(master)?])];
-    for (name, tier) in [("network node", Tier::NetworkNode), ("proxy", Tier::ProxyNode)] {
+    let separate = [("network node", Tier::NetworkNode), ("proxy", Tier::ProxyNode)];
+    let edge = [("edge", Tier::NetworkNode)];
+    let is_edge = cluster.daemon(Tier::ProxyNode).is_none();
+    for (name, tier) in if is_edge { &edge[..] } else { &separate[..] }.iter().copied() {
         let pid = cluster.daemon(tier).map(|process| process.pid()).context("a daemon is not there")?;
         tiers.push((name, vec![pid]));
     }

@@ -50,6 +50,9 @@ struct Run {
     /// What carries the SAN between hosts.
     #[arg(long, value_enum, default_value_t = FarArgument::Tcp)]
     san: FarArgument,
+    /// Network node and proxy node as one process, where they are on one host.
+    #[arg(long)]
+    one_process: bool,
     /// What CSP is compared with; everything if nothing is named.
     #[arg(long, value_enum)]
     contender: Vec<Contender>,
@@ -154,6 +157,7 @@ fn compare(run: &Run) -> anyhow::Result<bool> {
             FarArgument::Tcp => Far::Tcp,
             FarArgument::Ucx => Far::Ucx,
         },
+        edge: run.one_process,
         layouts: match (run.layout.is_empty(), run.quick) {
             (false, _) => run.layout.clone(),
             (true, true) => vec![Layout::OneHost],

@@ -29,7 +29,8 @@ impl<'a> Bench<'a> {
             signal_hook::flag::register(signal, Arc::clone(&ended))?;
         }
         let tag = format!("tt{}", std::process::id());
-        let mut cluster = Cluster::lay_out(Options { binaries: plan.binaries.clone(), san: San::Shm, tag })?;
+        let mut cluster =
+            Cluster::lay_out(Options { binaries: plan.binaries.clone(), san: San::Shm, edge: false, tag })?;
         cluster.start_daemons()?;
         Ok(Bench { plan, cluster, ended })
     }
