@@ -114,7 +114,7 @@ impl<'s, 'b> Record<'s, 'b> {
     /// The group of that index; without entries if the writer did not know it.
     ///
     /// # Errors
-    /// It, or a group before it, reaches beyond the end of the message.
+    /// It, or a group before it, reaches beyond the end of the message or claims too many empty entries.
     ///
     /// # Panics
     /// The layout has no such group.
@@ -141,7 +141,8 @@ impl<'s, 'b> Record<'s, 'b> {
     /// Checks all lengths in the record, also in entries of groups, and returns the bytes behind it.
     ///
     /// # Errors
-    /// A field lies outside its block, or a group or data reaches beyond the end of the message.
+    /// A field lies outside its block, a group or data reaches beyond the end of the message, or a group
+    /// claims too many empty entries.
     pub fn check(&self) -> Result<Bytes<'b>, ViewError> {
         for field in &self.layout.fields {
             self.fixed.value(field)?;

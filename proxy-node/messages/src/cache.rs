@@ -181,7 +181,7 @@ impl LastValues {
     }
 
     /// Returns the message after `place` in the order of publication. If the message at `place` was replaced
-    /// meanwhile, the search begins at the oldest message and skips those up to `place`.
+    /// or removed meanwhile, the search begins at the oldest message and skips those up to `place`.
     pub fn after(&self, place: Place) -> Option<Kept> {
         let is_there = self.slots.get(place.slot as usize).is_some_and(|slot| slot.stamp == place.stamp);
         let mut next = if is_there { self.order.after(&self.links, place.slot) } else { self.order.front() };

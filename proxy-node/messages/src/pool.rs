@@ -67,10 +67,10 @@ pub enum PoolError {
     /// The channel has no budget.
     #[error("channel {0} has no memory budget")]
     UnknownChannel(u16),
-    /// The channel uses its largest budget.
+    /// The message exceeds what is left of the channel's largest budget.
     #[error("the channel's budget is used up")]
     Budget,
-    /// The blocks that are guaranteed to no other channel are in use.
+    /// Too few blocks are free that are guaranteed to no other channel.
     #[error("the pool's memory is used up")]
     Exhausted,
     /// The message has no frames.
@@ -114,7 +114,7 @@ pub struct PoolCounters {
     pub stale_handles: u64,
 }
 
-/// `references` is 0 while the message's first block is free or is a later block of another message.
+/// `references` is 0 while the block of this index is free or is a later block of a message.
 #[derive(Clone, Copy, Debug)]
 struct Descriptor {
     arrived: Instant,
@@ -184,7 +184,8 @@ impl MessagePool {
     /// released.
     ///
     /// # Errors
-    /// When the guarantees of all channels exceed the pool, or the guarantee exceeds the largest budget.
+    /// When the guarantees of all channels exceed the pool, the guarantee exceeds the largest budget, or the
+    /// pool has no place for that channel.
     pub fn set_budget(&mut self, channel: u16, budget: Option<Budget>) -> Result<(), BudgetError> {
         let block_len = self.block_len as u64;
         self.budgets.set(channel, budget, block_len)
@@ -195,7 +196,10 @@ impl MessagePool {
         (len as usize).div_ceil(self.block_len).max(1) as u32
     }
 
-    /// Returns the reason for which a message of `len` bytes has no room now, if it has none.
+    /// Checks whether a message of `len` bytes has room now.
+    ///
+    /// # Errors
+    /// It has none; the error is the reason.
     pub fn admit(&self, channel: u16, len: u32) -> Result<(), PoolError> {
         self.budgets.admit(channel, self.blocks_for(len))
     }

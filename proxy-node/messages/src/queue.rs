@@ -63,7 +63,7 @@ pub(crate) struct Item {
     pub cached: bool,
 }
 
-/// What became of a message; its reference is the caller's to release where it was dropped.
+/// The result of a push. The caller releases the reference of a dropped message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pushed {
     Queued,

@@ -35,7 +35,7 @@ impl Writer<'_, '_> {
     /// Sets null, in all members of a composite.
     ///
     /// # Errors
-    /// The field is neither optional nor an enumeration, or is constant.
+    /// The field is constant, or neither optional nor an enumeration nor a composite.
     pub fn null(&mut self, field: &Field) -> Result<(), WriteError> {
         let nullable =
             field.presence == Presence::Optional || matches!(field.kind, Type::Enum(_) | Type::Composite(_));

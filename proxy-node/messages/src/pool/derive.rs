@@ -105,7 +105,8 @@ impl MessagePool {
     /// Makes a message of the bytes of another from byte `start` on, as long as `frames` together.
     ///
     /// # Errors
-    /// When the other has fewer bytes, or the channel's memory is used up.
+    /// When the other has fewer bytes or was released, there are no frames or too many, or the channel's
+    /// memory is used up.
     pub(crate) fn part(
         &mut self,
         of: MessageHandle,
@@ -172,7 +173,7 @@ impl MessagePool {
         Ok(handle)
     }
 
-    /// Returns how many bytes the block of a position has left, after moving on from a block that has none.
+    /// Moves a position at the end of its block to the next block. Returns how many bytes its block has left.
     fn left(&self, at: &mut Cursor) -> usize {
         if at.offset == self.block_len {
             *at = Cursor { block: self.after(at.block), offset: 0 };
@@ -190,7 +191,7 @@ impl MessagePool {
         }
     }
 
-    /// Copies bytes of another message, which has as many.
+    /// Copies `len` bytes of another message. The caller has checked that it has them.
     fn put_of(&mut self, to: &mut Cursor, of: Option<MessageHandle>, start: u32, mut len: usize) {
         let Some((of, found)) = of.and_then(|of| Some((of, *self.find(of)?))) else { return };
         let (block, before) = if found.derived { self.base(of.index) } else { (of.index, 0) };
