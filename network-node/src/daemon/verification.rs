@@ -36,6 +36,8 @@ pub(super) struct Verified<T> {
     pub ready: Vec<T>,
     /// Why there is no result, by instance.
     pub refused: HashMap<String, String>,
+    /// The jobs with a result in `ready`.
+    done: Vec<Subject>,
 }
 
 /// The running job, and the results of failed jobs.
@@ -71,13 +73,17 @@ impl<T: Send + 'static> Verification<T> {
     /// repeated, as long as each call includes a job with the same subject.
     pub(super) async fn run(&mut self, jobs: Vec<Job<T>>, time_max: Duration) -> Verified<T> {
         let deadline = Instant::now() + time_max;
-        let mut verified = Verified { ready: Vec::new(), refused: HashMap::new() };
+        let mut verified = Verified { ready: Vec::new(), refused: HashMap::new(), done: Vec::new() };
         let wanted: Vec<Subject> = jobs.iter().map(|job| job.subject.clone()).collect();
         self.failed.retain(|subject, _| wanted.contains(subject));
         if self.has_ended() {
             self.wait(deadline, &mut verified).await;
         }
         for Job { subject, run } in jobs {
+            // An earlier call's job that has ended since.
+            if verified.done.contains(&subject) {
+                continue;
+            }
             let is_it = |running: &Running<T>| running.subject == subject;
             let own = self.running.as_ref().is_some_and(is_it);
             if !own && !self.failed.contains_key(&subject) {
@@ -118,7 +124,10 @@ impl<T: Send + 'static> Verification<T> {
         let subject = running.subject.clone();
         self.running = None;
         match result.unwrap_or_else(|_| Err("it could not be read".to_owned())) {
-            Ok(ready) => verified.ready.push(ready),
+            Ok(ready) => {
+                verified.ready.push(ready);
+                verified.done.push(subject);
+            }
             Err(reason) => drop(self.failed.insert(subject, reason)),
         }
         true
@@ -186,6 +195,22 @@ mod tests {
         let verified = verification.run(vec![never("slow"), next], Duration::from_secs(30)).await;
         assert_eq!((verified.ready, verified.refused.len()), (vec![7, 8], 0));
         assert!(!verification.is_running());
+    }
+
+    /// Whether the job has ended when the next call begins, or during it, makes no difference.
+    #[tokio::test]
+    async fn what_has_ended_before_a_call_is_not_run_again() {
+        let mut verification = Verification::new();
+        let (slow, end) = job("slow");
+        verification.run(vec![slow], Duration::ZERO).await;
+        end.send(Ok(7)).unwrap();
+        while !verification.has_ended() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let (other, end_other) = job("other");
+        end_other.send(Ok(8)).unwrap();
+        let verified = verification.run(vec![other, never("slow")], Duration::from_secs(30)).await;
+        assert_eq!((verified.ready, verified.refused.len()), (vec![7, 8], 0));
     }
 
     #[tokio::test]

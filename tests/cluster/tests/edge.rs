@@ -35,7 +35,11 @@ fn check(name: &str, san: San, workers: [u8; 2]) {
     })
     .unwrap();
     let tunnels = cluster.ask(Tier::NetworkNode, "/v1/tunnels").unwrap();
-    assert_eq!(tunnels.matches("\"state\":\"up\"").count(), usize::from(workers[0] * workers[1]), "{tunnels}");
+    assert_eq!(
+        tunnels.matches("\"state\":\"up\"").count(),
+        usize::from(workers[0] * workers[1]),
+        "{tunnels}"
+    );
     let pid = cluster.daemon(Tier::NetworkNode).unwrap().pid();
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let names = threads.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap());
