@@ -75,7 +75,7 @@ pub struct DataThread<Q, P> {
     progress: Progress,
     /// Disconnected when the worker has ended.
     ended: Mutex<mpsc::Receiver<()>>,
-    /// The worker was told to end.
+    /// `stop_all` has sent the message that ends the worker.
     is_stopped: bool,
     /// The thread, if the worker has one of its own.
     thread: Option<JoinHandle<()>>,

@@ -9,7 +9,7 @@ use crate::regions::Regions;
 use crate::reports::Reported;
 use crate::{Piece, ViConfig, ViError};
 
-/// Bytes received after which the peer is told, so that it can release what it keeps of them.
+/// Bytes received after which this end sends its counts, so that the peer can release the messages.
 const CONFIRM_LEN: usize = 128 * 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,10 +38,10 @@ pub(super) struct End {
     pub reported: Reported,
     /// Bound of the peer's outstanding messages.
     peer_send_depth: u32,
-    /// The count of received messages that the peer was told last, and the bytes received since.
+    /// The count of received messages in the last frame to the peer, and the bytes received since.
     told: u32,
     untold_len: usize,
-    /// The peer asked to be told of a message.
+    /// The peer asked for the confirmation of a message.
     asked: bool,
     /// The kernel has not reported that the connection is established.
     pub is_pending: bool,
@@ -95,7 +95,7 @@ impl End {
         kind: Kind,
         immediate: u32,
         gather: &[&[u8]],
-        pieces: (&[Piece], &Regions),
+        pieces: (&[Piece], Option<&Regions>),
         signal: Option<u64>,
     ) -> Option<()> {
         (self.told, self.untold_len, self.asked) = (self.receives.received(), 0, false);
@@ -114,7 +114,7 @@ impl End {
 
     /// Appends a frame of the provider.
     pub(super) fn push_own(&mut self, kind: Kind, immediate: u32, body: &[u8]) -> Option<()> {
-        self.push(kind, immediate, &[body], (&[], &Regions::new()), None)
+        self.push(kind, immediate, &[body], (&[], None), None)
     }
 
     /// Appends this end's set-up.
@@ -129,8 +129,8 @@ impl End {
         self.asked |= confirm;
     }
 
-    /// Whether the peer should be told of posted receives and received messages, without waiting for a
-    /// message that carries the counts.
+    /// Whether this end should send its counts of posted receives and received messages now, without waiting
+    /// for a message that carries them.
     pub(super) fn are_counts_due(&self) -> bool {
         if !matches!(self.stage, Stage::Opening | Stage::Open) || self.reported.has_ended() {
             return false;

@@ -188,7 +188,8 @@ impl TcpProvider {
         if end.window.len() == 0 || end.outgoing.is_full() {
             return Err(ViError::Full);
         }
-        end.push(Kind::Data, immediate, gather, (pieces, &self.regions), signal).ok_or(ViError::Full)?;
+        end.push(Kind::Data, immediate, gather, (pieces, Some(&self.regions)), signal)
+            .ok_or(ViError::Full)?;
         let is_much = end.outgoing.unsent_len() >= SEND_LEN && !end.is_blocked;
         if is_much {
             self.send(vi.0);

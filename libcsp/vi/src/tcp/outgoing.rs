@@ -110,7 +110,7 @@ impl Outgoing {
         &mut self,
         mut header: Header,
         gather: &[&[u8]],
-        (pieces, regions): (&[Piece], &Regions),
+        (pieces, regions): (&[Piece], Option<&Regions>),
         signal: Option<u64>,
     ) -> Option<()> {
         let copied: usize = gather.iter().map(|part| part.len()).sum();
@@ -128,7 +128,7 @@ impl Outgoing {
         let mut queued =
             Queued { start, len, lent: Default::default(), is_message, immediate: header.immediate, signal };
         for (place, piece) in queued.lent.iter_mut().zip(pieces) {
-            let memory = regions.find(piece).ok()?.clone();
+            let memory = regions?.find(piece).ok()?.clone();
             *place = Some(Lent { memory, offset: piece.offset, len: piece.len });
         }
         self.own_len += if is_message { 0 } else { len };
@@ -246,7 +246,7 @@ mod tests {
 
     fn message(out: &mut Outgoing, immediate: u32, body: &[u8]) -> Option<()> {
         let header = Header::new(Kind::Data, 0, immediate);
-        out.push(header, &[body], (&[], &Regions::new()), Some(immediate.into()))
+        out.push(header, &[body], (&[], None), Some(immediate.into()))
     }
 
     /// Takes up to `len` bytes, as the kernel does.
@@ -300,7 +300,7 @@ mod tests {
             random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let body = vec![n as u8; (random >> 24) as usize % 101];
             if n.is_multiple_of(5) && out.own_len < OWN_LEN / 2 {
-                out.push(Header::new(Kind::Counts, 0, 0), &[], (&[], &Regions::new()), None).unwrap();
+                out.push(Header::new(Kind::Counts, 0, 0), &[], (&[], None), None).unwrap();
                 expected.extend(Header::new(Kind::Counts, 0, 0).write());
             }
             message(&mut out, n, &body).unwrap();
@@ -327,7 +327,7 @@ mod tests {
         let region = regions.register(&memory).unwrap();
         let pieces = [Piece { region, offset: 10, len: 2 }, Piece { region, offset: 12, len: 3 }];
         let header = Header::new(Kind::Data, 0, 5);
-        out.push(header, &[b"a "], (&pieces, &regions), Some(8)).unwrap();
+        out.push(header, &[b"a "], (&pieces, Some(&regions)), Some(8)).unwrap();
         message(&mut out, 6, b"copied").unwrap();
         regions.deregister(region).unwrap();
         let first = take(&mut out, HEADER_LEN + 4);
