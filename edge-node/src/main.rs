@@ -4,12 +4,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Parser;
 use csp_control::exit_code;
 use csp_daemon::{DaemonError, SharedThreads, Threads, trial};
 use csp_network_node::daemon as network;
 use csp_proxy_node::daemon as proxy;
+use csp_transport::Adjacency;
 use rustix::process::{Signal, getpid, kill_process};
 
 /// The edge of the Comm Services Platform: a network node and a proxy node of one host, in one process whose
@@ -84,10 +86,13 @@ fn run(arguments: &Arguments) -> Result<(), DaemonError> {
         let _ = csp_vi::ucx::load();
     }
     let threads = Threads::Shared(SharedThreads::new(&[network.workers, proxy.workers]));
-    let (own_proxy, of_proxy) = (proxy.node.id, threads.clone());
+    let adjacency = Adjacency::new(network.node.id, proxy.node.id, network.workers.min(proxy.workers));
+    let adjacency = Arc::new(adjacency);
+    let of_proxy = (threads.clone(), Arc::clone(&adjacency));
     let control = std::thread::Builder::new().name("proxy".to_owned());
-    let control = control.spawn(move || or_exit("proxy node", proxy::run(proxy, &of_proxy)))?;
-    or_exit("network node", network::run(network, &threads, Some(own_proxy)));
+    let control =
+        control.spawn(move || or_exit("proxy node", proxy::run(proxy, &of_proxy.0, Some(&of_proxy.1))))?;
+    or_exit("network node", network::run(network, &threads, Some(&adjacency)));
     let _ = control.join(); // a panic would have ended the process
     Ok(())
 }

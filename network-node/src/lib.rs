@@ -5,10 +5,12 @@
 //! the threads.
 #![forbid(unsafe_code)]
 
+mod adjacent;
 pub mod daemon;
 mod links;
 mod worker;
 
+pub use adjacent::Adjacent;
 pub use csp_network_core as core;
 pub use links::{
     Answered, DialSpec, HostInstances, HostSpec, LinkNotice, ProxySpec, TokenSource, TunnelInfo,

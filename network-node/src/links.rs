@@ -355,6 +355,13 @@ impl Links {
         current.then_some(at)
     }
 
+    /// Returns a proxy if the tunnel to its worker of this worker's number is up.
+    pub(crate) fn adjacent(&self, proxy: NodeId) -> Option<ProxyId> {
+        let id = self.id_of(proxy)?;
+        let tunnel = self.tunnels.get(self.places.of_worker(id, self.worker)?)?;
+        matches!(tunnel.state, State::Up(..)).then_some(id)
+    }
+
     /// Returns the proxy worker at the other end of a link that is up.
     pub(crate) fn proxy_of(&self, endpoint: usize, link: LinkId) -> Option<(ProxyId, u8)> {
         let tunnel = &self.tunnels[self.place_of(endpoint, link)?];

@@ -11,7 +11,7 @@ use csp_transport::{Endpoint, LinkEvent, LinkId, MessageKind};
 use csp_types::{Instant, NodeId, PlacementKey, limits};
 use csp_vi::{Armed, ViError, Wake};
 use csp_wire::packets::{HEADER_LEN, Head, Kind};
-use csp_wire::tunnel::Records;
+use csp_wire::tunnel::{Record, Records};
 
 use crate::core::{CoreConfig, NetworkCore, PluginChange, PortId, ProxyId};
 use crate::links::{
@@ -139,6 +139,39 @@ impl NetworkWorker {
                 }
             }
         }
+    }
+
+    /// Takes a record of the worker of this one's number of `proxy`, which runs in the same thread, if the
+    /// tunnel between the two is up. See [`csp_transport::AdjacentWorker`].
+    pub(crate) fn take_adjacent(
+        &mut self,
+        now: Instant,
+        proxy: NodeId,
+        record: &Record<'_>,
+        parts: &[&[u8]],
+    ) -> bool {
+        let Some(proxy) = self.links.adjacent(proxy) else { return false };
+        let Some((header, payload)) = parts.split_first() else {
+            self.core.on_record(now, proxy, &Record { payload: &[], ..*record }, &mut self.links);
+            return true;
+        };
+        if self.core.on_record_in_parts(now, proxy, record, (header, payload), &mut self.links) {
+            return true;
+        }
+        let mut len = 0;
+        for part in parts {
+            let Some(room) = self.scratch.get_mut(len..len + part.len()) else { return false };
+            room.copy_from_slice(part);
+            len += part.len();
+        }
+        let whole = Record { payload: &self.scratch[..len], ..*record };
+        self.core.on_record(now, proxy, &whole, &mut self.links);
+        true
+    }
+
+    /// Sends what is queued.
+    pub(crate) fn flush(&mut self, now: Instant) {
+        self.links.flush(now);
     }
 
     /// Processes an event of a plug-in host's link. Returns false if the event is about another link.

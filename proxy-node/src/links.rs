@@ -1,5 +1,6 @@
 //! The worker's links: tunnels to network nodes, channels to processes. Implements the core's output.
 
+mod adjacent;
 mod network_workers;
 
 use std::collections::{BTreeMap, HashMap};
@@ -11,6 +12,7 @@ use csp_wire::channel::MessageHeader;
 use csp_wire::tunnel::Record;
 
 use crate::core::{Blocked, ChannelId, Lane, ProxyOutput};
+use adjacent::Adjacent;
 use network_workers::{NetworkWorker, NetworkWorkers, Tunnel};
 
 /// Identifies the process of a channel; a restarted process is a different one.
@@ -51,6 +53,7 @@ pub(crate) struct Links {
     /// By endpoint, then by the link's slot in it.
     lanes: Vec<Vec<Option<(ChannelId, LinkId)>>>,
     spare_batches: Vec<TunnelBatch>,
+    pub(crate) adjacent: Adjacent,
 }
 
 impl Links {
@@ -65,6 +68,7 @@ impl Links {
             lanes: channel_endpoints.iter().map(|_| Vec::new()).collect(),
             channel_endpoints,
             spare_batches: Vec::new(),
+            adjacent: Adjacent::default(),
         }
     }
 
@@ -78,7 +82,8 @@ impl Links {
             }
             None => TunnelBatch::new(&self.tunnel_endpoints[endpoint], link),
         };
-        let tunnel = Tunnel { endpoint, link, batch };
+        let adjacent = self.adjacent.is(peer.node, peer.worker);
+        let tunnel = Tunnel { endpoint, link, batch, adjacent };
         let (via, before) = self.network_workers.connect(peer.node, peer.worker, tunnel)?;
         self.spare_batches.extend(before.map(|before| before.batch));
         Some(via)
@@ -205,6 +210,7 @@ impl Links {
         for ProcessChannel { endpoint, channel, .. } in self.channels.values_mut() {
             all &= channel.flush(now, &mut self.channel_endpoints[*endpoint]);
         }
+        self.adjacent.flush(now);
         all
     }
 }
@@ -213,9 +219,11 @@ impl ProxyOutput for Links {
     fn tunnel_ready(&self, via: u32) -> bool {
         // One credit for the queued batch, one for the segment after it.
         let known = self.network_workers.get(via);
-        known
-            .and_then(|w| w.tunnel.as_ref())
-            .is_none_or(|t| self.tunnel_endpoints[t.endpoint].credits(t.link) >= 2)
+        let ready = |t: &Tunnel| match t.adjacent {
+            true => self.adjacent.is_ready(),
+            false => self.tunnel_endpoints[t.endpoint].credits(t.link) >= 2,
+        };
+        known.and_then(|w| w.tunnel.as_ref()).is_none_or(ready)
     }
 
     fn tunnel(
@@ -227,6 +235,9 @@ impl ProxyOutput for Links {
     ) -> Result<(), Blocked> {
         let known = self.network_workers.get_mut(via);
         let tunnel = known.and_then(|w| w.tunnel.as_mut()).ok_or(Blocked::Gone)?;
+        if tunnel.adjacent && self.adjacent.take(now, record, parts) {
+            return Ok(());
+        }
         let endpoint = &mut self.tunnel_endpoints[tunnel.endpoint];
         tunnel.batch.send(now, endpoint, record, parts).map_err(|_| Blocked::NoCredit)
     }

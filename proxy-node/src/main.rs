@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         Config::load,
         |config| {
             csp_daemon::init_logging(&config.log)?;
-            daemon::run(config, &Threads::Own)
+            daemon::run(config, &Threads::Own, None)
         },
     )
 }

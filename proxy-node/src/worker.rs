@@ -11,7 +11,7 @@ use csp_services::{
     RequestNotice, SpecError, View,
 };
 use csp_tcp::{Buffer, Direction};
-use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
+use csp_transport::{Adjacency, DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
 use csp_types::{Instant, NodeId, OwnedAddresses, Owner, Role, limits};
 use csp_vi::{Armed, ViError, Wake};
 use csp_wire::channel::Messages;
@@ -123,6 +123,12 @@ impl ProxyWorker {
         self.planner = Some(planner);
     }
 
+    /// Sets the network node whose workers share the threads of this node's. Records for the one of this
+    /// worker's thread go to it without a message.
+    pub fn set_adjacency(&mut self, adjacency: Arc<Adjacency>) {
+        self.links.adjacent.set(adjacency, self.number);
+    }
+
     /// Passes on the handlers that clients have brought, and what they have asked for that is to be planned.
     fn ask_makers(&mut self, now: Instant) {
         while let Some(job) = self.core.local_mut().first_mut().poll_handler_job() {
@@ -144,7 +150,7 @@ impl ProxyWorker {
 
     /// Processes what has arrived (bounded) and sends what results. Returns whether there was anything to do.
     pub fn turn(&mut self, now: Instant, unix_now_s: u64) -> bool {
-        let mut busy = false;
+        let mut busy = self.links.adjacent.begin_turn();
         for at in 0..self.links.tunnel_endpoints.len() {
             busy |= self.links.tunnel_endpoints[at].progress(now, unix_now_s);
             busy |= self.take_tunnel(now, at);

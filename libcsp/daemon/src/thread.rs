@@ -7,7 +7,7 @@ mod shared;
 
 use std::io;
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
 use csp_telemetry::SnapshotCell;
@@ -65,6 +65,49 @@ pub trait DataWorker {
     fn sleep_max(&self) -> Duration {
         PUBLISH_INTERVAL
     }
+}
+
+/// A worker that another one of its thread also uses, between its turns. The lock is never waited for.
+impl<W: DataWorker> DataWorker for Arc<Mutex<W>> {
+    type Question = W::Question;
+    type Published = W::Published;
+
+    fn turn(&mut self, now: Instant, unix_s: u64) -> bool {
+        held(self).turn(now, unix_s)
+    }
+
+    fn answer(&mut self, now: Instant, question: Self::Question) -> ControlFlow<()> {
+        held(self).answer(now, question)
+    }
+
+    fn publish(&mut self) -> Self::Published {
+        held(self).publish()
+    }
+
+    fn arm(&mut self) -> Result<Armed, ViError> {
+        held(self).arm()
+    }
+
+    fn wake(&self, into: &mut Vec<Wake>) {
+        held(self).wake(into);
+    }
+
+    fn wake_generation(&self) -> u64 {
+        held(self).wake_generation()
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        held(self).next_timeout()
+    }
+
+    fn sleep_max(&self) -> Duration {
+        held(self).sleep_max()
+    }
+}
+
+/// A panic would have ended the process.
+fn held<W>(worker: &Mutex<W>) -> MutexGuard<'_, W> {
+    worker.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The control thread's handle of a worker in a data thread.

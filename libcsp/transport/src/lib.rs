@@ -9,6 +9,7 @@
 //! performs I/O only through the provider, prints nothing, and does not allocate per message.
 #![forbid(unsafe_code)]
 
+mod adjacent;
 mod backoff;
 mod batch;
 mod channel;
@@ -24,6 +25,7 @@ pub mod proof;
 pub mod token;
 mod tunnel;
 
+pub use adjacent::{Adjacency, AdjacentWorker};
 pub use backoff::{Backoff, BackoffConfig};
 pub use batch::PacketBatch;
 pub use channel::{Channel, ChannelConfig, ChannelError};

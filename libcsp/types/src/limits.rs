@@ -13,6 +13,10 @@ pub const RESET_STALL: Duration = Duration::from_secs(2);
 /// Largest TCP payload that the tunnel carries in one segment (CSP §4.1: segments up to 64 KB), in bytes.
 pub const SEGMENT_LEN_MAX: usize = 65_536 - 20 - 60 - 16;
 
+/// Largest number of parts in which the payload of such a segment lies: blocks of the TCP engine of 512
+/// bytes, and a partial one at either end.
+pub const SEGMENT_PARTS_MAX: usize = SEGMENT_LEN_MAX / 512 + 2;
+
 /// Largest VI message between network node and proxy node, in bytes: one segment of the largest size with all
 /// its headers.
 pub const TUNNEL_MESSAGE_LEN_MAX: usize = 66 * 1024;

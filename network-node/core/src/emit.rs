@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use csp_types::limits::SEGMENT_PARTS_MAX;
 use csp_types::{FourTuple, MacAddr};
 use csp_wire::checksum::Checksum;
 use csp_wire::ethernet::{self, EtherType};
@@ -111,10 +112,19 @@ pub(super) struct OutSegment<'a> {
     pub(super) segment: Segment<'a>,
     /// TCP header and data, the bytes that `segment` views.
     pub(super) bytes: &'a [u8],
+    /// Data that follows them; at most [`SEGMENT_PARTS_MAX`] parts.
+    pub(super) more: &'a [&'a [u8]],
     pub(super) ecn: Ecn,
     /// TCP payload per packet, in bytes; 0 if the segment is one packet.
     pub(super) segment_size: u16,
     pub(super) identification: u16,
+}
+
+impl OutSegment<'_> {
+    /// Bytes of TCP payload.
+    pub(super) fn payload_len(&self) -> usize {
+        self.segment.payload().len() + self.more.iter().map(|part| part.len()).sum::<usize>()
+    }
 }
 
 /// Returns whether the MTU has room for the IP header and `tcp_len` bytes of TCP header and payload.
@@ -129,22 +139,23 @@ pub(super) fn segment(
     out_segment: &OutSegment<'_>,
     out: &mut impl NetworkOutput,
 ) -> Result<(), SegmentError> {
-    let OutSegment { segment, bytes, ecn, segment_size, identification } = out_segment;
+    let OutSegment { segment, bytes, more, ecn, segment_size, identification } = out_segment;
     let header_len = segment.header_len();
-    let data = segment.payload();
+    let (data, data_len) = (segment.payload(), out_segment.payload_len());
     let ip_len = if route.source.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
-    let cut = *segment_size != 0 && data.len() > usize::from(*segment_size);
-    let piece_len = if cut { usize::from(*segment_size) } else { data.len() };
+    let cut = *segment_size != 0 && data_len > usize::from(*segment_size);
+    let piece_len = if cut { usize::from(*segment_size) } else { data_len };
     if !fits(mtu, ip_len, header_len + piece_len) {
         return Err(SegmentError::TooLong);
     }
     let ip = IpFields { protocol: ipv4::PROTOCOL_TCP, ttl: TTL, ecn: *ecn, identification: *identification };
-    let headers = Headers::new(route, ip, bytes.len()).ok_or(SegmentError::TooLong)?;
+    let headers = Headers::new(route, ip, header_len + data_len).ok_or(SegmentError::TooLong)?;
 
     let mut tcp_header = [0; tcp::HEADER_LEN_MAX];
     let tcp_header = &mut tcp_header[..header_len];
     tcp_header.copy_from_slice(&bytes[..header_len]);
-    let pseudo = Checksum::pseudo(route.source, route.destination, ipv4::PROTOCOL_TCP, bytes.len() as u32);
+    let pseudo =
+        Checksum::pseudo(route.source, route.destination, ipv4::PROTOCOL_TCP, (header_len + data_len) as u32);
     let partial = pseudo.ok_or(SegmentError::TooLong)?.partial();
     tcp_header[TCP_CHECKSUM_AT..TCP_CHECKSUM_AT + 2].copy_from_slice(&partial.to_be_bytes());
 
@@ -157,7 +168,29 @@ pub(super) fn segment(
         gso: cut.then_some(Gso { kind, segment_size: *segment_size, cwr }),
         header_len: (tcp_at + header_len) as u16,
     };
-    out.lan(route.port, &[headers.as_slice(), tcp_header, data], Some(offload));
+    let start = [headers.as_slice(), tcp_header, data];
+    if more.is_empty() {
+        out.lan(route.port, &start, Some(offload));
+    } else {
+        gathered(route.port, start, more, offload, out)?;
+    }
+    Ok(())
+}
+
+/// Passes a frame of many parts to the port.
+#[inline(never)]
+fn gathered(
+    port: PortId,
+    start: [&[u8]; 3],
+    more: &[&[u8]],
+    offload: TxOffload,
+    out: &mut impl NetworkOutput,
+) -> Result<(), SegmentError> {
+    let mut parts: [&[u8]; 3 + SEGMENT_PARTS_MAX] = [&[]; 3 + SEGMENT_PARTS_MAX];
+    let count = start.len() + more.len();
+    let frame = parts.get_mut(..count).ok_or(SegmentError::TooLong)?;
+    frame.iter_mut().zip(start.iter().chain(more)).for_each(|(place, part)| *place = part);
+    out.lan(port, frame, Some(offload));
     Ok(())
 }
 

@@ -328,7 +328,8 @@ impl NetworkCore {
             segment_size: inbound.segment_size,
             payload: &[],
         };
-        self.trace_segment(TraceKind::LanIn, inbound.now, label, &inbound.segment, inbound.hash);
+        let segment = (&inbound.segment, inbound.segment.payload().len());
+        self.trace_segment(TraceKind::LanIn, inbound.now, label, segment, inbound.hash);
         if out.tunnel(inbound.now, proxy, &record, &[payload]).is_err() {
             self.counters.drop_tunnel_full += 1;
             return;
@@ -369,7 +370,7 @@ impl NetworkCore {
         kind: TraceKind,
         at: Instant,
         label: FlowLabel,
-        segment: &Segment<'_>,
+        (segment, payload_len): (&Segment<'_>, usize),
         hash: u64,
     ) {
         self.trace.record(TraceEvent {
@@ -377,7 +378,7 @@ impl NetworkCore {
             label,
             kind,
             tcp_flags: segment.flags().0,
-            len: segment.payload().len() as u32,
+            len: payload_len as u32,
             seq: segment.seq(),
             ack: segment.ack(),
             aux: hash as u32,

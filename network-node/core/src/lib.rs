@@ -31,6 +31,7 @@ mod flow_table;
 mod fragments;
 mod hosted;
 mod hosts;
+mod in_parts;
 mod inbound;
 mod kernel;
 mod label_table;

@@ -223,7 +223,7 @@ impl NetworkCore {
     }
 
     /// Ends the flow's label and keeps its proxy for late segments.
-    fn end_flow(&mut self, now: Instant, index: FlowIndex) {
+    pub(super) fn end_flow(&mut self, now: Instant, index: FlowIndex) {
         let Some(flow) = self.flows.flow(index) else { return };
         let (label, hash, proxy) = (flow.label, flow.hash, flow.proxy);
         self.unbind(index);
@@ -258,24 +258,40 @@ impl NetworkCore {
     ) {
         let known = index.and_then(|i| self.flows.flow(i)).and_then(|f| f.peer_mac.map(|mac| (f.port, mac)));
         let Some((port, mac)) = known.or_else(|| self.resolve(now, tuple, ecn, bytes, out)) else { return };
+        let (segment_size, identification) = (record.segment_size, self.next_identification());
+        let out_segment = OutSegment { segment, bytes, more: &[], ecn, segment_size, identification };
+        self.send(now, index, tuple, (port, mac), record.label, &out_segment, out);
+    }
+
+    /// Sends a segment to its peer, whose port and Ethernet address are known.
+    #[expect(clippy::too_many_arguments, reason = "the two callers have the parts from different places")]
+    #[inline]
+    pub(super) fn send(
+        &mut self,
+        now: Instant,
+        index: Option<FlowIndex>,
+        tuple: &FourTuple,
+        (port, mac): (PortId, MacAddr),
+        label: FlowLabel,
+        out_segment: &OutSegment<'_>,
+        out: &mut impl NetworkOutput,
+    ) {
+        let (segment, payload_len) = (&out_segment.segment, out_segment.payload_len());
         if let Some(flow) = index.and_then(|i| self.flows.flow_mut(i)) {
             (flow.port, flow.peer_mac, flow.last_used) = (port, Some(mac), now);
             flow.segments_out += 1;
-            flow.sent.note(&segment);
+            flow.sent.note(segment, payload_len);
         }
         let route = emit::route(tuple, port, self.port_mac(port), mac);
-        let identification = self.next_identification();
-        let out_segment =
-            OutSegment { segment, bytes, ecn, segment_size: record.segment_size, identification };
         let mtu = self.port_mtu(port);
-        if self.emit_segment(now, &route, &out_segment, out).is_err() {
+        if self.emit_segment(now, &route, out_segment, out).is_err() {
             self.counters.drop_too_long += 1;
-            return self.report_too_long(now, index, bytes, mtu, out);
+            return self.report_too_long(now, index, out_segment.bytes, mtu, out);
         }
         self.counters.segments_out += 1;
-        self.counters.bytes_out += segment.payload().len() as u64;
+        self.counters.bytes_out += payload_len as u64;
         let hash = index.and_then(|i| self.flows.flow(i)).map_or_else(|| self.flows.hash(tuple), |f| f.hash);
-        self.trace_segment(TraceKind::LanOut, now, record.label, &segment, hash);
+        self.trace_segment(TraceKind::LanOut, now, label, (segment, payload_len), hash);
     }
 
     /// Passes a segment to its port, through the plug-ins if a rule matches it.

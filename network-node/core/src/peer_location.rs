@@ -22,10 +22,10 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    /// Records a segment that is sent to the peer.
-    pub(super) fn note(&mut self, segment: &Segment<'_>) {
+    /// Records a segment with `payload_len` bytes that is sent to the peer.
+    pub(super) fn note(&mut self, segment: &Segment<'_>, payload_len: usize) {
         let flags = segment.flags();
-        let len = segment.payload().len() as u32 + u32::from(flags.syn()) + u32::from(flags.fin());
+        let len = payload_len as u32 + u32::from(flags.syn()) + u32::from(flags.fin());
         let next = segment.seq().wrapping_add(len);
         if !self.any || is_later(next, self.next) {
             self.next = next;
@@ -81,7 +81,7 @@ mod tests {
         {
             sent = with_segment(numbers, flags, data, |segment| {
                 let mut noted = sent;
-                noted.note(segment);
+                noted.note(segment, data);
                 noted
             });
         }

@@ -262,7 +262,8 @@ impl NetworkCore {
         let Ok(reset) = Segment::parse(&bytes) else { return };
         let identification = self.next_identification();
         let ecn = Ecn::NotEct;
-        let reset = OutSegment { segment: reset, bytes: &bytes, ecn, segment_size: 0, identification };
+        let reset =
+            OutSegment { segment: reset, bytes: &bytes, more: &[], ecn, segment_size: 0, identification };
         if self.emit_segment(now, route, &reset, out).is_ok() {
             self.counters.resets_sent += 1;
         }

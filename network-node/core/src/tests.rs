@@ -5,6 +5,7 @@ mod fixture;
 mod flows;
 mod fragments;
 mod hostile;
+mod in_parts;
 mod kernel;
 mod neighbours;
 mod plugins;

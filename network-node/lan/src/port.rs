@@ -8,6 +8,9 @@ use csp_wire::offload::{Frame, TxOffload};
 /// Largest number of frames that one [`LanReceiver::receive`] takes from a descriptor.
 pub const RECEIVE_BATCH_MAX: usize = 64;
 
+/// Largest number of parts of a frame: the headers, and the payload of a segment.
+pub const FRAME_PARTS_MAX: usize = csp_types::limits::SEGMENT_PARTS_MAX + 3;
+
 /// Number of calls of [`LanReceiver::receive`] with frames of the worker's own after which the frames shared
 /// by all workers are received as well ([`crate::steering::is_shared`]).
 pub(crate) const SHARED_EVERY: u32 = 16;
@@ -87,8 +90,8 @@ pub trait LanReceiver: Send {
 
 /// The transmitting half of a port.
 pub trait LanTransmitter: Send {
-    /// Queues one frame, given as at most 8 parts in sequence. The parts are copied (or sent) before the call
-    /// returns. On an error the frame is dropped and counted.
+    /// Queues one frame, given as at most [`FRAME_PARTS_MAX`] parts in sequence. The parts are copied (or
+    /// sent) before the call returns. On an error the frame is dropped and counted.
     fn transmit(&mut self, parts: &[&[u8]], offload: Option<TxOffload>) -> Result<(), TransmitError>;
 
     /// Passes all queued frames to the device. Never blocks.

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use csp_wire::offload::TxOffload;
 
 use crate::af_packet::{OpenError, vnet};
-use crate::port::{LanTransmitter, TransmitCounters, TransmitError};
+use crate::port::{FRAME_PARTS_MAX, LanTransmitter, TransmitCounters, TransmitError};
 
 const DEVICE: &str = "/dev/net/tun";
 /// Longest name of an interface (IFNAMSIZ without its terminating zero).
@@ -34,8 +34,6 @@ const NAME_LEN_MAX: usize = 15;
 const MTU: libc::c_int = 576;
 /// Longest frame: Ethernet and the largest IP packet.
 const FRAME_LEN_MAX: usize = 14 + 65_535;
-/// Largest number of parts of a frame.
-const PARTS_MAX: usize = 8;
 
 /// An open device.
 #[derive(Debug)]
@@ -146,20 +144,20 @@ struct Transmitter {
 impl LanTransmitter for Transmitter {
     fn transmit(&mut self, parts: &[&[u8]], offload: Option<TxOffload>) -> Result<(), TransmitError> {
         let len: usize = parts.iter().map(|part| part.len()).sum();
-        if len > FRAME_LEN_MAX || parts.len() > PARTS_MAX {
+        if len > FRAME_LEN_MAX || parts.len() > FRAME_PARTS_MAX {
             self.counters.too_long += 1;
             return Err(TransmitError::TooLong);
         }
         let header = vnet::emit(offload);
         let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let mut vectors = [empty; PARTS_MAX + 1];
+        let mut vectors = [empty; FRAME_PARTS_MAX + 1];
         let all = std::iter::once(&header[..]).chain(parts.iter().copied());
         for (vector, part) in vectors.iter_mut().zip(all) {
             *vector = libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() };
         }
         let count = parts.len() as libc::c_int + 1;
-        // SAFETY: the first `count` elements of `vectors` were set above (`parts` has at most PARTS_MAX),
-        // each to a slice that outlives the call; the kernel only reads them.
+        // SAFETY: the first `count` elements of `vectors` were set above (`parts` has at most
+        // FRAME_PARTS_MAX), each to a slice that outlives the call; the kernel only reads them.
         let written = unsafe { libc::writev(self.device.as_raw_fd(), vectors.as_ptr(), count) };
         if written < 0 {
             let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);

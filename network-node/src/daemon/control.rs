@@ -12,7 +12,8 @@ use csp_plugin_modules::PluginModules;
 use csp_plugins::EnvironmentId;
 use csp_policy::{Channel, PluginHost};
 use csp_telemetry::{ConditionState, Exposition, Readiness};
-use csp_types::{NodeId, OwnedAddresses, Role};
+use csp_transport::Adjacency;
+use csp_types::{OwnedAddresses, Role};
 use futures_util::FutureExt as _;
 
 use super::admin::{self, AdminState};
@@ -32,14 +33,14 @@ use super::workers::DataWorkers;
 /// Timeout for a worker to put a policy into force.
 const POLICY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs the daemon until SIGTERM or SIGINT, with its workers in `threads`. `own_proxy`: the proxy whose
-/// workers share them. Logging has to be started before.
-pub fn run(config: Config, threads: &Threads, own_proxy: Option<NodeId>) -> Result<(), DaemonError> {
+/// Runs the daemon until SIGTERM or SIGINT, with its workers in `threads`, which the workers of a proxy share
+/// if there is an `adjacency`. Logging has to be started before.
+pub fn run(config: Config, threads: &Threads, adjacency: Option<&Adjacency>) -> Result<(), DaemonError> {
     let mut record = NodeRecord::new(config.node.id, Role::NetworkNode, config.admin.url(&config.node));
     record.workers = config.workers.into();
     record.capabilities = vec!["tunnel".to_owned()];
     record.owns.clone_from(&config.owns);
-    let workers = DataWorkers::start(&config, &record, (threads, own_proxy))?;
+    let workers = DataWorkers::start(&config, &record, (threads, adjacency))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Boxed, so that it is compiled once and not for each way in which a runtime polls it.
     let result = runtime.block_on(serve(&config, record, &workers).boxed_local());

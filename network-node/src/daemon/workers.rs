@@ -1,7 +1,7 @@
 //! Creates the data workers: ports, endpoints, threads.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use csp_control::NodeRecord;
 use csp_daemon::{DaemonError, DataThread, KeyFile, Threads};
@@ -10,10 +10,11 @@ use csp_lan::af_packet::{self, AfPacketConfig, Fanout};
 use csp_lan::af_xdp::{self, AfXdpConfig, Handoffs, Sharing};
 use csp_lan::tap::Tap;
 use csp_telemetry::{MailboxSender, SnapshotCell};
-use csp_transport::{Endpoint, EndpointConfig, Holder, PeerIdentity};
-use csp_types::{MacAddr, NodeId, Role};
+use csp_transport::{Adjacency, Endpoint, EndpointConfig, Holder, PeerIdentity};
+use csp_types::{MacAddr, Role};
 use csp_vi::ProviderKind;
 
+use crate::adjacent::Adjacent;
 use crate::core::{CoreConfig, PluginCapacity, PortConfig, PortId};
 use crate::links::TokenSource;
 use crate::worker::NetworkWorker;
@@ -64,12 +65,12 @@ pub struct PortSocket {
 }
 
 impl DataWorkers {
-    /// Opens ports and endpoints and starts the workers in `threads`. `own_proxy`: the proxy whose workers
-    /// share them.
+    /// Opens ports and endpoints and starts the workers in `threads`, which the workers of a proxy share if
+    /// there is an `adjacency`.
     pub fn start(
         config: &Config,
         record: &NodeRecord,
-        (threads, own_proxy): (&Threads, Option<NodeId>),
+        (threads, adjacency): (&Threads, Option<&Adjacency>),
     ) -> Result<Self, DaemonError> {
         let holder = Holder::Node(Role::NetworkNode, record.id);
         let keys = KeyFile::load(&config.node.cluster_key_file, holder)?;
@@ -88,7 +89,7 @@ impl DataWorkers {
             all.endpoints = places;
             all.macs = ports.iter().map(|port| port.info.mac).collect();
             let tokens = TokenSource { keys: keys.keys().clone(), node: record.id, nonce: rand::random() };
-            let own_proxy = own_proxy.map(|proxy| (proxy, number));
+            let own_proxy = adjacency.map(|both| (both.proxy_node, number));
             let core = CoreConfig { own_proxy, ..core_config(config, number, &ports) };
             let mut worker = NetworkWorker::new(core, number, ports, endpoints, tokens);
             for (at, back) in all.reinjection.iter().enumerate() {
@@ -96,7 +97,15 @@ impl DataWorkers {
                     worker.set_reinjection(PortId(at as u16), tap.transmitter());
                 }
             }
-            all.threads.push(threads.start(("data", number), worker, QUESTIONS_MAX, config.spin_us)?);
+            let thread = ("data", number);
+            all.threads.push(match adjacency {
+                None => threads.start(thread, worker, QUESTIONS_MAX, config.spin_us)?,
+                Some(both) => {
+                    let worker = Arc::new(Mutex::new(worker));
+                    both.set(number, Arc::new(Adjacent::new(Arc::clone(&worker), both.proxy_node)));
+                    threads.start(thread, worker, QUESTIONS_MAX, config.spin_us)?
+                }
+            });
         }
         Ok(all)
     }

@@ -12,7 +12,7 @@ use csp_messages::HashKey;
 use csp_policy::Policy;
 use csp_services::MessagesConfig;
 use csp_telemetry::{ConditionState, Exposition, Readiness};
-use csp_transport::{Holder, Keys};
+use csp_transport::{Adjacency, Holder, Keys};
 use csp_types::{NodeId, Owner, Role};
 use futures_util::FutureExt as _;
 
@@ -36,12 +36,14 @@ const POLICY_TIMEOUT: Duration = Duration::from_secs(5);
 
 type Worker = DataThread<Question, Published>;
 
-/// Runs the daemon until SIGTERM or SIGINT, with its workers in `threads`. Logging has to be started before.
-pub fn run(config: Config, threads: &Threads) -> Result<(), DaemonError> {
+/// Runs the daemon until SIGTERM or SIGINT, with its workers in `threads`, which the workers of a network
+/// node share if there is an `adjacency`. Logging has to be started before.
+pub fn run(config: Config, threads: &Threads, adjacency: Option<&Arc<Adjacency>>) -> Result<(), DaemonError> {
     let record = NodeRecord::new(config.node.id, Role::ProxyNode, config.admin.url(&config.node));
     let modules = Modules::with_trial(config.node.state_dir.join("handlers"), Some(Trial::default()));
     let keys = KeyFile::load(&config.node.cluster_key_file, Holder::Proxy)?;
-    let (mut workers, record) = start_workers(&config, record, threads, (&modules, keys.keys()))?;
+    let (mut workers, record) =
+        start_workers(&config, record, (threads, adjacency), (&modules, keys.keys()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Boxed: compiled once, and not once for each way in which a runtime polls.
     let result = runtime.block_on(serve(&config, record, &workers, (modules, keys)).boxed_local());
@@ -52,7 +54,7 @@ pub fn run(config: Config, threads: &Threads) -> Result<(), DaemonError> {
 fn start_workers(
     config: &Config,
     mut record: NodeRecord,
-    threads: &Threads,
+    (threads, adjacency): (&Threads, Option<&Arc<Adjacency>>),
     (modules, keys): (&Arc<Modules>, &Keys),
 ) -> Result<(Vec<Worker>, NodeRecord), DaemonError> {
     std::fs::create_dir_all(&config.node.run_dir)?;
@@ -68,6 +70,7 @@ fn start_workers(
         worker.set_clock(csp_daemon::clock::now);
         worker.set_makers(makers.clone());
         worker.set_planner(planner.clone());
+        adjacency.into_iter().for_each(|both| worker.set_adjacency(Arc::clone(both)));
         record.san.push(san.address);
         workers.push(threads.start(("data", number), worker, QUESTIONS_MAX, config.spin_us)?);
     }

@@ -28,6 +28,8 @@ pub(super) struct Tunnel {
     pub(super) endpoint: usize,
     pub(super) link: LinkId,
     pub(super) batch: TunnelBatch,
+    /// The network node's worker runs in this worker's thread.
+    pub(super) adjacent: bool,
 }
 
 impl NetworkWorker {

@@ -211,7 +211,7 @@ pub fn is_placeholder(line: &str) -> bool {
 fn control_only(line: &str, ports: &[u16]) -> bool {
     let mut fields = line.split_whitespace();
     let (state, local, peer) = (fields.next(), fields.nth(2).unwrap_or(""), fields.next().unwrap_or(""));
-    let inside = |end: &str| end.starts_with("10.77.0.") || end.starts_with("127.0.0.1:");
+    let inside = |end: &str| ["10.77.0.", "127.0.0.1:", "[::1]:"].iter().any(|own| end.starts_with(own));
     let service =
         |end: &str| end.rsplit(':').next().and_then(|p| p.parse().ok()).is_some_and(|p| ports.contains(&p));
     inside(local) && (inside(peer) || state == Some("LISTEN")) && !service(local) && !service(peer)
@@ -299,6 +299,8 @@ mod tests {
             ("ESTAB 0 0 10.77.0.3:80 10.77.0.2:40000", false, false),
             ("TIME-WAIT 0 0 10.76.0.100:80 10.76.0.1:40000", false, false),
             ("ESTAB 0 0 10.77.0.3:40002 10.77.0.4:2379", false, true),
+            ("LISTEN 0 10 [::1]:43083 [::]:*", false, true),
+            ("LISTEN 0 10 [::1]:80 [::]:*", false, false),
         ] {
             assert_eq!((is_placeholder(line), control_only(line, &[80])), (placeholder, control), "{line}");
         }

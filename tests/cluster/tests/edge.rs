@@ -27,6 +27,21 @@ fn check(name: &str, san: San, workers: [u8; 2]) {
         fetch.file(name).map_err(|error| error.context(cluster.all_logs())).unwrap();
     }
     fetch.upload("PUT", &cluster.scratch().join("www/16KiB")).unwrap();
+    // What crosses a thread does not cross the tunnel.
+    let metric = |name: &str| cluster.metric(Tier::NetworkNode, name, "").unwrap();
+    let (sent, through_tunnels) =
+        (metric("csp_lan_sent_bytes_total"), metric("csp_san_received_bytes_total"));
+    let large = testing::pattern(4 << 20);
+    std::fs::write(cluster.scratch().join("www/4MiB"), &large).unwrap();
+    fetch.file("4MiB").map_err(|error| error.context(cluster.all_logs())).unwrap();
+    wait_until("the download to be counted", SETTLED, || {
+        (metric("csp_lan_sent_bytes_total") - sent > large.len() as f64).then_some(())
+    })
+    .unwrap();
+    let through_tunnels = metric("csp_san_received_bytes_total") - through_tunnels;
+    if workers[0] == workers[1] {
+        assert!(through_tunnels < 65_536.0, "{through_tunnels} bytes went through tunnels within a thread");
+    }
     // Two nodes, each with its own endpoint; every tunnel between them is up.
     wait_until("both nodes to be shown as ready", SETTLED, || {
         let nodes = cluster.cspctl(&["nodes"]).unwrap();

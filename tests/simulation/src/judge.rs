@@ -73,7 +73,8 @@ pub(crate) fn judge(world: &mut World) {
     let of_proxy = |proxy: &csp_proxy_node::ProxyWorker| proxy.core().counters().connections_hairpin;
     report.hairpins = world.proxies.iter().flatten().map(of_proxy).sum();
     let workers = world.networks.iter().flatten().flat_map(|network| &network.workers);
-    report.reassembled = workers.map(|(worker, _)| worker.core().counters().datagrams_reassembled).sum();
+    report.reassembled =
+        workers.map(|(worker, _)| worker.get().core().counters().datagrams_reassembled).sum();
     report.counters = counters(world);
     report.prompt_end = world.client.prompt_end.saturating_since(world.began);
     world.report = report;
@@ -164,7 +165,8 @@ fn leftovers(world: &World) -> Vec<String> {
         }
     }
     for (at, network) in world.networks.iter().enumerate() {
-        for core in network.iter().flat_map(|n| &n.workers).map(|(worker, _)| worker.core()) {
+        for worker in network.iter().flat_map(|n| &n.workers).map(|(worker, _)| worker.get()) {
+            let core = worker.core();
             let node = format!("nn-{}", at + 1);
             look(&node, "flows", core.flow_count());
             look(&node, "labels", core.label_count());
@@ -211,7 +213,7 @@ fn protocol_errors(world: &World) -> Vec<String> {
         }
     }
     for (at, network) in world.networks.iter().enumerate() {
-        for (worker, _) in network.iter().flat_map(|n| &n.workers) {
+        for worker in network.iter().flat_map(|n| &n.workers).map(|(worker, _)| worker.get()) {
             let node = || format!("nn-{}", at + 1);
             look(node(), "malformed messages", worker.malformed());
             look(node(), "ill-formed records", worker.core().counters().drop_bad_record);
@@ -242,6 +244,7 @@ fn counters(world: &World) -> String {
     }
     for (at, network) in world.networks.iter().enumerate() {
         for (number, (worker, faults)) in network.iter().flat_map(|n| &n.workers).enumerate() {
+            let worker = worker.get();
             let (counters, lan) = (worker.core().counters(), faults.counters());
             text += &format!("\nnn-{} worker {number} {counters:?} LAN {lan:?}", at + 1);
         }

@@ -72,6 +72,12 @@ impl Incident {
         )
     }
 
+    /// Returns whether a node ends that an edge has in one process with another, which would end with it.
+    fn ends_an_edge(self) -> bool {
+        use Incident::{NetworkNodeDies, NetworkNodeRestarts, ProxyDies, ProxyRestarts};
+        matches!(self, ProxyDies | ProxyRestarts | NetworkNodeDies | NetworkNodeRestarts)
+    }
+
     /// Returns whether VIs break although both of their ends are alive.
     pub fn resumes(self) -> bool {
         matches!(self, Incident::ChannelResumes | Incident::TunnelResumes)
@@ -151,6 +157,9 @@ pub struct Scenario {
     pub network_nodes: usize,
     /// Workers of each network node, 1 to 3: frames of its LAN port are distributed among them.
     pub network_workers: usize,
+    /// The first workers of the first network node and the first proxy share a thread and a clock, and
+    /// records to the network node take the way of an edge.
+    pub edge: bool,
     /// The nodes' clocks are hours apart, drift and step; otherwise all show the simulation's time.
     pub clocks_differ: bool,
     /// Faults towards the client, and towards the network nodes.
@@ -243,6 +252,7 @@ impl Scenario {
             seed,
             network_nodes,
             network_workers: seed as usize % 3 + 1,
+            edge: seed % 4 < 2 && !incident.ends_an_edge(),
             clocks_differ: true,
             lan,
             san,

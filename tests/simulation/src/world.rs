@@ -1,15 +1,16 @@
 //! The run: nodes, virtual time, and the incident.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use csp_app::ProxyTarget;
 use csp_lan::LanPort;
 use csp_lan::faulty::{FaultHandle, wrap};
 use csp_lan::memory::Hub;
-use csp_network_node::{NetworkWorker, ProxySpec};
+use csp_network_node::{Adjacent, NetworkWorker, ProxySpec};
 use csp_proxy_node::ProxyWorker;
 use csp_proxy_node::core::{BacklogLimits, PoolServer};
-use csp_transport::{ClusterKey, Purpose};
+use csp_transport::{Adjacency, ClusterKey, Purpose};
 use csp_types::{Duration, Instant, MacAddr, NodeId, Prefix};
 use csp_vi::memory::{InFlight, MemoryFabric};
 use csp_vi::{ViAddress, ViId};
@@ -41,7 +42,17 @@ const OVERDUE_MAX: u32 = 1_000;
 /// A network node on the LAN.
 pub(crate) struct NetworkNode {
     /// By number, each with the faults of its part of the LAN port.
-    pub workers: Vec<(NetworkWorker, FaultHandle)>,
+    pub workers: Vec<(SharedWorker, FaultHandle)>,
+}
+
+/// A worker that a proxy's worker reaches, too, if the two share a thread.
+#[derive(Clone)]
+pub(crate) struct SharedWorker(Arc<Mutex<NetworkWorker>>);
+
+impl SharedWorker {
+    pub(crate) fn get(&self) -> MutexGuard<'_, NetworkWorker> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The nodes' clocks; the client's shows the simulation's time.
@@ -57,7 +68,11 @@ impl Clocks {
             if scenario.clocks_differ { Clock::of(scenario.seed, name) } else { Clock::default() }
         };
         let pair = |tier: &str| [1, 2].map(|n| of(&format!("{tier}-{n}")));
-        Clocks { networks: pair("nn"), proxies: pair("pn"), applications: pair("process") }
+        let (networks, mut proxies) = (pair("nn"), pair("pn"));
+        if scenario.edge {
+            proxies[0] = networks[0];
+        }
+        Clocks { networks, proxies, applications: pair("process") }
     }
 }
 
@@ -162,7 +177,21 @@ impl World {
             scenario,
         };
         world.networks = (0..world.scenario.network_nodes).map(|at| Some(world.network(at))).collect();
+        if world.scenario.edge {
+            world.join();
+        }
         world
+    }
+
+    /// Makes the first workers of the first network node and the first proxy share a thread.
+    fn join(&mut self) {
+        let (network, proxy) = (self.networks.first().and_then(Option::as_ref), self.proxies[0].as_mut());
+        let Some((network, proxy)) = network.zip(proxy) else { return };
+        let adjacency = Adjacency::new(node("nn-1"), node(&proxy_name(0)), 1);
+        if let Some((SharedWorker(worker), _)) = network.workers.first() {
+            adjacency.set(0, Arc::new(Adjacent::new(Arc::clone(worker), adjacency.proxy_node)));
+        }
+        proxy.set_adjacency(Arc::new(adjacency));
     }
 
     fn network(&self, at: usize) -> NetworkNode {
@@ -178,7 +207,7 @@ impl World {
             let mut worker =
                 network_node(&self.fabric, &self.key, &name, self.lives, (number, count as u8), port);
             configure(&mut worker, now, &proxies, &[(VIP, PORT).into()], &[EGRESS.into()]);
-            (worker, faults)
+            (SharedWorker(Arc::new(Mutex::new(worker))), faults)
         };
         NetworkNode { workers: ports.into_iter().zip(0..).map(worker).collect() }
     }
@@ -190,7 +219,7 @@ impl World {
         [0, 1].map(|at| proxy_spec(&proxy_name(at), lives[at], self.draining == Some(at)))
     }
 
-    fn network_workers(&self) -> impl Iterator<Item = &(NetworkWorker, FaultHandle)> {
+    fn network_workers(&self) -> impl Iterator<Item = &(SharedWorker, FaultHandle)> {
         self.networks.iter().flatten().flat_map(|network| &network.workers)
     }
 
@@ -208,7 +237,8 @@ impl World {
         let nodes = self.networks.len();
         self.until("links", |w| {
             let tunnels =
-                w.network_workers().flat_map(|(worker, _)| worker.tunnels()).filter(|t| t.up).count();
+                w.network_workers().map(|(worker, _)| worker.get().tunnels().filter(|t| t.up).count());
+            let tunnels: usize = tunnels.sum();
             let channels: usize = w.applications.iter().flatten().map(Application::channels_up).sum();
             tunnels == 2 * nodes * w.scenario.network_workers && channels == 4
         })?;
@@ -292,9 +322,9 @@ impl World {
             let now = self.now;
             let mut busy = self.client.turn(now);
             let Clocks { networks, proxies, applications } = &self.clocks;
-            for (clock, network) in networks.iter().zip(&mut self.networks) {
-                for (worker, _) in network.iter_mut().flat_map(|n| &mut n.workers) {
-                    busy |= worker.turn(clock.at(now), 1);
+            for (clock, network) in networks.iter().zip(&self.networks) {
+                for (worker, _) in network.iter().flat_map(|n| &n.workers) {
+                    busy |= worker.get().turn(clock.at(now), 1);
                 }
             }
             for (clock, proxy) in proxies.iter().zip(&mut self.proxies) {
@@ -318,7 +348,7 @@ impl World {
         let now = self.now;
         let workers = self.clocks.networks.iter().zip(&self.networks).flat_map(|(clock, node)| {
             let workers = node.iter().flat_map(|n| &n.workers);
-            workers.filter_map(move |(worker, _)| Some(clock.when(now, worker.next_timeout()?)))
+            workers.filter_map(move |(worker, _)| Some(clock.when(now, worker.get().next_timeout()?)))
         });
         let proxies = self
             .clocks
@@ -375,9 +405,9 @@ impl World {
         }
         self.draining = draining;
         let proxies = self.known_proxies();
-        for (clock, network) in self.clocks.networks.iter().zip(&mut self.networks) {
-            for (worker, _) in network.iter_mut().flat_map(|n| &mut n.workers) {
-                worker.set_proxies(clock.at(self.now), &proxies);
+        for (clock, network) in self.clocks.networks.iter().zip(&self.networks) {
+            for (worker, _) in network.iter().flat_map(|n| &n.workers) {
+                worker.get().set_proxies(clock.at(self.now), &proxies);
             }
         }
     }
@@ -458,7 +488,7 @@ impl World {
             }
         }
         for (worker, _) in self.network_workers() {
-            let _ = write!(text, "\n  network node wakes {:?}", worker.next_timeout());
+            let _ = write!(text, "\n  network node wakes {:?}", worker.get().next_timeout());
         }
         for application in self.applications.iter().flatten() {
             let _ =

@@ -127,8 +127,8 @@ fn a_seed_replays_bit_for_bit() {
 fn quiet() -> Scenario {
     let seed = (0..).find(|s| Scenario::of(*s).network_nodes == 1).expect("half of the seeds");
     let (lan, incident, stall) = ([FaultConfig::default(); 2], Incident::None, None);
-    let (network_workers, clocks_differ, drain) = (1, false, None);
-    Scenario { lan, incident, stall, drain, network_workers, clocks_differ, ..Scenario::of(seed) }
+    let (network_workers, edge, clocks_differ, drain) = (1, false, false, None);
+    Scenario { lan, incident, stall, drain, network_workers, edge, clocks_differ, ..Scenario::of(seed) }
 }
 
 /// Returns a transaction of a client that requests `download` bytes from the service.

@@ -8,7 +8,7 @@ use csp_wire::offload::TxOffload;
 
 use super::socket::Socket;
 use super::vnet::{self, VNET_LEN};
-use crate::port::{LanTransmitter, TransmitCounters, TransmitError};
+use crate::port::{FRAME_PARTS_MAX, LanTransmitter, TransmitCounters, TransmitError};
 
 /// Largest number of frames that wait for [`LanTransmitter::flush`].
 const QUEUE_LEN: usize = 64;
@@ -17,8 +17,6 @@ const QUEUE_LEN: usize = 64;
 const COPY_LEN_MAX: usize = 4096;
 /// Longest frame: Ethernet and the largest IP packet.
 const FRAME_LEN_MAX: usize = 14 + 65_535;
-/// Largest number of parts of a frame.
-const PARTS_MAX: usize = 8;
 const SLOT_LEN: usize = COPY_LEN_MAX + VNET_LEN;
 
 pub(super) struct Transmitter {
@@ -55,7 +53,7 @@ impl Transmitter {
         len: usize,
     ) -> Result<(), TransmitError> {
         let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let mut vectors = [empty; PARTS_MAX + 1];
+        let mut vectors = [empty; FRAME_PARTS_MAX + 1];
         let all = std::iter::once(&header[..]).chain(parts.iter().copied());
         for (vector, part) in vectors.iter_mut().zip(all) {
             *vector = libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() };
@@ -65,8 +63,8 @@ impl Transmitter {
         message.msg_iov = vectors.as_mut_ptr();
         message.msg_iovlen = parts.len() + 1;
         // SAFETY: `message` points to the `parts.len() + 1` elements of `vectors` set above (`transmit`
-        // limits `parts` to PARTS_MAX), each of which points to a slice borrowed for longer than the call;
-        // the kernel only reads them.
+        // limits `parts` to FRAME_PARTS_MAX), each of which points to a slice borrowed for longer than the
+        // call; the kernel only reads them.
         let sent = unsafe { libc::sendmsg(self.socket.fd(), &raw const message, libc::MSG_DONTWAIT) };
         if sent < 0 {
             return Err(self.note_error());
@@ -122,7 +120,7 @@ impl Transmitter {
 impl LanTransmitter for Transmitter {
     fn transmit(&mut self, parts: &[&[u8]], offload: Option<TxOffload>) -> Result<(), TransmitError> {
         let len: usize = parts.iter().map(|p| p.len()).sum();
-        if len > FRAME_LEN_MAX || parts.len() > PARTS_MAX {
+        if len > FRAME_LEN_MAX || parts.len() > FRAME_PARTS_MAX {
             self.counters.too_long += 1;
             return Err(TransmitError::TooLong);
         }

@@ -8,13 +8,11 @@ use csp_wire::offload::{Gso, TxOffload};
 
 use super::socket::{Socket, TransmitRings};
 use super::umem::{TRANSMIT_CHUNKS, Umem};
-use crate::port::{LanTransmitter, TransmitCounters, TransmitError};
+use crate::port::{FRAME_PARTS_MAX, LanTransmitter, TransmitCounters, TransmitError};
 use crate::segment::{self, ETHERNET_LEN};
 
 /// Longest frame before it is cut: Ethernet and the largest IP packet.
 const FRAME_LEN_MAX: usize = ETHERNET_LEN + 65_535;
-/// Largest number of parts of a frame.
-const PARTS_MAX: usize = 8;
 /// Longest headers of a frame to be segmented: Ethernet, IPv4 or IPv6 with options of up to 40 bytes, and the
 /// longest TCP header.
 const HEADER_LEN_MAX: usize = ETHERNET_LEN + 80 + 60;
@@ -152,7 +150,7 @@ impl LanTransmitter for Transmitter {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         let gso = offload.and_then(|offload| Some((offload, offload.gso?)));
         let len_max = if gso.is_some() { FRAME_LEN_MAX } else { self.len_max };
-        if len > len_max || parts.len() > PARTS_MAX {
+        if len > len_max || parts.len() > FRAME_PARTS_MAX {
             self.counters.too_long += 1;
             return Err(TransmitError::TooLong);
         }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use csp_types::limits::SEGMENT_PARTS_MAX;
 use csp_types::{FourTuple, Instant, TraceEvent, TraceKind};
 use csp_wire::Ecn;
 use csp_wire::tcp::HEADER_LEN_MAX;
@@ -15,9 +16,6 @@ use crate::{Blocked, ProxyOutput};
 /// Hop limit of transmitted packets (RFC 1700's recommendation, and Linux's default).
 const HOP_LIMIT: u8 = 64;
 const PROTOCOL_TCP: u8 = 6;
-/// Largest number of payload slices of one segment: the largest segment over the smallest block, and a
-/// partial one at either end.
-const SLICES_MAX: usize = csp_types::limits::SEGMENT_LEN_MAX / 512 + 2;
 
 impl Tunnels {
     /// Sends the engine's segments through tunnels that have room for a full segment. A segment taken from
@@ -35,10 +33,10 @@ impl Tunnels {
             let mut header = [0; 40 + HEADER_LEN_MAX];
             let whole = !record.flags.contains(Flags::COMPACTED) && record.kind == RecordKind::Segment;
             let header_len = headers(&mut header, &transmit, whole);
-            let mut parts: [&[u8]; SLICES_MAX + 1] = [&[]; SLICES_MAX + 1];
+            let mut parts: [&[u8]; SEGMENT_PARTS_MAX + 1] = [&[]; SEGMENT_PARTS_MAX + 1];
             parts[0] = &header[..header_len];
             let mut count = 1;
-            for slice in transmit.payload().take(SLICES_MAX) {
+            for slice in transmit.payload().take(SEGMENT_PARTS_MAX) {
                 parts[count] = slice;
                 count += 1;
             }
