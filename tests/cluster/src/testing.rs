@@ -63,6 +63,18 @@ pub fn lay_out(name: &str) -> Option<Cluster> {
 /// # Panics
 /// As [`lay_out`].
 pub fn lay_out_over(name: &str, san: San) -> Option<Cluster> {
+    lay_out_as(name, san, false)
+}
+
+/// As [`lay_out_over`], with network node and proxy node as one process.
+///
+/// # Panics
+/// As [`lay_out`].
+pub fn lay_out_edge(name: &str, san: San) -> Option<Cluster> {
+    lay_out_as(name, san, true)
+}
+
+fn lay_out_as(name: &str, san: San, edge: bool) -> Option<Cluster> {
     if let Some(obstacle) = obstacle() {
         csp_support::skip(obstacle);
         return None;
@@ -70,7 +82,7 @@ pub fn lay_out_over(name: &str, san: San) -> Option<Cluster> {
     let options = Options {
         binaries: binaries().expect("built binaries"),
         san,
-        edge: false,
+        edge,
         tag: format!("{name}{}", std::process::id()),
     };
     Some(Cluster::lay_out(options).expect("hosts"))

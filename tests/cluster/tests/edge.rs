@@ -3,20 +3,10 @@
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use csp_cluster::steady::SETTLED;
-use csp_cluster::{Cluster, Far, Fetch, Options, San, Tier, testing, wait_until};
-
-fn lay_out(name: &str, san: San) -> Option<Cluster> {
-    if let Some(obstacle) = testing::obstacle() {
-        csp_support::skip(obstacle);
-        return None;
-    }
-    let tag = format!("{name}{}", std::process::id());
-    let options = Options { binaries: testing::binaries().unwrap(), san, edge: true, tag };
-    Some(Cluster::lay_out(options).unwrap())
-}
+use csp_cluster::{Far, Fetch, San, Tier, testing, wait_until};
 
 fn check(name: &str, san: San, workers: [u8; 2]) {
-    let Some(mut cluster) = lay_out(name, san) else { return };
+    let Some(mut cluster) = testing::lay_out_edge(name, san) else { return };
     for (tier, workers) in [Tier::NetworkNode, Tier::ProxyNode].into_iter().zip(workers) {
         cluster.set_workers(tier, workers).unwrap();
     }
@@ -77,7 +67,7 @@ fn an_edge_of_unequal_nodes_serves_processes_of_another_host() {
 /// A worker of the edge whose other half cannot be had must not wait for it.
 #[test]
 fn an_edge_ends_if_one_of_its_nodes_cannot_be_had() {
-    let Some(cluster) = lay_out("edgehalf", San::Shm) else { return };
+    let Some(cluster) = testing::lay_out_edge("edgehalf", San::Shm) else { return };
     let config = cluster.config(Tier::NetworkNode);
     let text = std::fs::read_to_string(&config).unwrap().replace("interface: lan0", "interface: none0");
     std::fs::write(&config, text).unwrap();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use csp_cluster::steady::{
     CONNECTIONS, SETTLED, children, end, going_on, signal, steady_clients, steady_clients_of,
 };
-use csp_cluster::{Cluster, Tier, testing, wait_until};
+use csp_cluster::{Cluster, San, Tier, testing, wait_until};
 
 /// Longer than the lease of a registration (5 s), so that leases expire while etcd is stopped.
 const ETCD_AWAY: Duration = Duration::from_secs(8);
@@ -84,6 +84,29 @@ fn network_node_killed(cluster: &mut Cluster) {
     end(steady_clients(cluster));
 }
 
+/// Both of its nodes end, and the connections with the proxy's; others are served at once when it is back.
+fn edge_killed(cluster: &mut Cluster) {
+    let mut clients = steady_clients(cluster);
+    kill(cluster, Tier::NetworkNode);
+    restart(cluster, Tier::NetworkNode);
+    cluster.wait_ready(Tier::ProxyNode).unwrap();
+    assert_eq!(going_on(&mut clients), 0, "an edge's connections end with it");
+    end(steady_clients(cluster));
+}
+
+/// A process that gets no processor for longer than a link may be silent is not given up by itself.
+fn edge_stopped(cluster: &mut Cluster) {
+    let mut clients = steady_clients(cluster);
+    let edge = cluster.daemon(Tier::NetworkNode).unwrap().pid();
+    for _ in 0..3 {
+        signal(edge, "STOP");
+        std::thread::sleep(Duration::from_millis(300)); // the time that passes is what is tested
+        signal(edge, "CONT");
+        assert_eq!(going_on(&mut clients), CONNECTIONS, "after a pause\n{}", cluster.all_logs());
+    }
+    end(clients);
+}
+
 fn etcd_stopped(cluster: &mut Cluster) {
     let mut clients = steady_clients(cluster);
     let mgmt = cluster.daemon(Tier::MgmtNode).unwrap().pid();
@@ -125,16 +148,38 @@ fn sockets(folder: &Path) -> Vec<String> {
 #[test]
 #[ignore = "depends on load: make test-faults"]
 fn failures_end_what_they_must_and_nothing_else() {
-    let Some(mut cluster) = testing::lay_out("fail") else { return };
+    let Some(cluster) = testing::lay_out("fail") else { return };
+    take(
+        cluster,
+        &[
+            ("an nginx worker is killed", nginx_worker_killed),
+            ("the agent is killed", agent_killed),
+            ("the network node is killed", network_node_killed),
+            ("the proxy node is killed", proxy_killed),
+            ("etcd is stopped", etcd_stopped),
+        ],
+    );
+}
+
+#[test]
+#[ignore = "depends on load: make test-faults"]
+fn failures_beside_an_edge_end_what_they_must_and_nothing_else() {
+    let Some(cluster) = testing::lay_out_edge("failedge", San::Shm) else { return };
+    take(
+        cluster,
+        &[
+            ("an nginx worker is killed", nginx_worker_killed),
+            ("the agent is killed", agent_killed),
+            ("the edge is stopped", edge_stopped),
+            ("the edge is killed", edge_killed),
+            ("etcd is stopped", etcd_stopped),
+        ],
+    );
+}
+
+fn take(mut cluster: Cluster, steps: &[(&str, Step)]) {
     cluster.set_workers(Tier::NetworkNode, 2).unwrap();
     cluster.serve().unwrap();
-    let steps: [(&str, Step); 5] = [
-        ("an nginx worker is killed", nginx_worker_killed),
-        ("the agent is killed", agent_killed),
-        ("the network node is killed", network_node_killed),
-        ("the proxy node is killed", proxy_killed),
-        ("etcd is stopped", etcd_stopped),
-    ];
     for (name, step) in steps {
         let began = Instant::now();
         println!("{name}");

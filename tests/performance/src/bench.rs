@@ -69,6 +69,8 @@ pub struct Plan {
     pub far: Far,
     /// Network node and proxy node are one process, where they are on one host.
     pub edge: bool,
+    /// `spin_us` of the daemons and `CSP_SPIN_US` of nginx, if not their own defaults.
+    pub spin: Option<u16>,
     /// Layouts, one after another.
     pub layouts: Vec<Layout>,
     /// What is compared; [`Contender::Csp`] is always there.
@@ -112,7 +114,7 @@ fn measure(
     progress: &mut dyn FnMut(&str),
 ) -> Result<Vec<Row>> {
     work::write_files(&cluster.scratch().join("www"))?;
-    let (all, _sink) = contender::start(cluster, layout, &plan.contenders)?;
+    let (all, _sink) = contender::start(cluster, layout, plan)?;
     let mut rows = Vec::new();
     for work in &plan.works {
         let able: Vec<&Running> = all.iter().filter(|one| one.contender.does(*work)).collect();

@@ -7,8 +7,8 @@ use csp_wire::tunnel::{Flags, Record, RecordKind};
 use super::fixture::*;
 use crate::*;
 
-/// Gives a record to two nodes that have seen the same, to one of them in parts; returns whether that one took
-/// it so. Both must have transmitted, counted and recorded the same.
+/// Gives a record to two nodes that have seen the same, to one of them in parts; returns whether that one
+/// took it so. Both must have transmitted, counted and recorded the same.
 fn same(nodes: &mut [Fixture; 2], record: Record<'_>, lens: &[usize]) -> bool {
     let [whole, parted] = nodes;
     let (header, mut rest) = record.payload.split_at(record.payload.len().min(20));

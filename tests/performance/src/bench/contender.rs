@@ -10,8 +10,8 @@ use anyhow::{Context, Result};
 use csp_cluster::steady::children;
 use csp_cluster::{Cluster, Host, Process, Tier, VIP, cpu_ns_of_all, wait_until};
 
-use super::Layout;
 use super::work::Work;
+use super::{Layout, Plan};
 
 const START: Duration = Duration::from_secs(15);
 /// The client and the host that it reaches without the platform are joined by a network of their own.
@@ -133,13 +133,22 @@ impl Running {
 ///
 /// # Errors
 /// Something does not start or answer.
-pub fn start(cluster: &mut Cluster, layout: Layout, wanted: &[Contender]) -> Result<(Vec<Running>, Sink)> {
-    let sink = Sink::create()?;
+pub fn start(cluster: &mut Cluster, layout: Layout, plan: &Plan) -> Result<(Vec<Running>, Sink)> {
+    let (wanted, sink) = (&plan.contenders, Sink::create()?);
+    if let Some(spin) = plan.spin {
+        for tier in Tier::ALL.iter().filter(|tier| **tier != Tier::MgmtNode) {
+            let path = cluster.config(*tier);
+            let text = fs::read_to_string(&path)? + &format!("spin_us: {spin}\n");
+            fs::write(path, text)?;
+        }
+    }
     cluster.start_daemons()?;
     cluster.apply_policy()?;
     join(cluster, layout)?;
     let conf = nginx_conf(cluster.scratch(), &sink, Contender::Csp)?;
-    cluster.run_accelerated("nginx", "nginx", &["-c", &conf.to_string_lossy()])?;
+    let spin = plan.spin.map_or("auto".to_owned(), |us| us.to_string());
+    let (variable, conf) = (format!("CSP_SPIN_US={spin}"), conf.to_string_lossy().into_owned());
+    cluster.run_accelerated("nginx", "/usr/bin/env", &[&variable, "nginx", "-c", &conf])?;
     let mut all = vec![accelerated(cluster)?];
     // Proxies lead to this one.
     let direct = plain(cluster, &sink, Contender::Direct)?;

@@ -50,9 +50,13 @@ struct Run {
     /// What carries the SAN between hosts.
     #[arg(long, value_enum, default_value_t = FarArgument::Tcp)]
     san: FarArgument,
-    /// Network node and proxy node as one process, where they are on one host.
+    /// Network node and proxy node as two processes even where they are on one host.
     #[arg(long)]
-    one_process: bool,
+    two_processes: bool,
+    /// How long the daemons and nginx under the filter poll before they sleep, in microseconds; 0: never. They
+    /// decide themselves if this is not given.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(..=1000))]
+    spin_us: Option<u16>,
     /// What CSP is compared with; everything if nothing is named.
     #[arg(long, value_enum)]
     contender: Vec<Contender>,
@@ -157,7 +161,8 @@ fn compare(run: &Run) -> anyhow::Result<bool> {
             FarArgument::Tcp => Far::Tcp,
             FarArgument::Ucx => Far::Ucx,
         },
-        edge: run.one_process,
+        edge: !run.two_processes,
+        spin: run.spin_us,
         layouts: match (run.layout.is_empty(), run.quick) {
             (false, _) => run.layout.clone(),
             (true, true) => vec![Layout::OneHost],
