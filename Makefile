@@ -12,7 +12,7 @@ PACKAGES_RDMA := qemu-system-x86 busybox-static util-linux iproute2 rdma-core ib
   librdmacm1 rdmacm-utils perftest
 PACKAGES_SAN := iproute2 util-linux libucx0 ucx-utils libzmq3-dev
 # Beside what the demo and the C API need: a server of many threads; promtool; what unpacks a guest's archive; libzmq.
-PACKAGES_TEST := apache2-bin prometheus busybox-static openssl python3-zmq
+PACKAGES_TEST := apache2-bin prometheus busybox-static openssl python3-zmq valgrind
 PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3 libucx0
 # The programs of `make test-apps`, each as Debian ships it.
 PACKAGES_APPS := nginx-light apache2-bin lighttpd vsftpd redis-server redis-tools memcached haproxy python3-gunicorn \
@@ -191,7 +191,7 @@ test-scale: packages-run ## 100,000 connections through the real path, 10,000 ne
 	@ulimit -Sn "$$(ulimit -Hn)"; $(RELEASE)/csp-scale $(SCALE)
 
 .PHONY: test-apps
-test-apps: packages-apps ## real programs, unmodified, alone and in crowds of connections, and a table of how it went (root, 35 minutes; APPS="--quick --only NAME")
+test-apps: packages-apps ## real programs, unmodified, alone and in crowds of connections, and a table of how it went (root, 35 minutes; APPS="--quick --edge --only NAME")
 	$(CARGO) build --release --locked --workspace
 	@$(RELEASE)/csp-apps $(APPS)
 

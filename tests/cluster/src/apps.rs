@@ -125,6 +125,8 @@ pub struct Options {
     pub only: Vec<String>,
     /// Ten seconds of load where a full run has sixty.
     pub quick: bool,
+    /// Rows over shared memory have network node and proxy node as one process.
+    pub edge: bool,
     /// Leave each row's cluster running until Ctrl-C.
     pub keep: bool,
     /// Form of the table.

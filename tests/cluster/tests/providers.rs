@@ -1,5 +1,5 @@
-//! A cluster between whose hosts UCX carries the SAN changes to TCP node by node, and partly back: whatever two
-//! nodes have in common carries their links.
+//! A cluster between whose hosts UCX carries the SAN changes to TCP node by node, and partly back: whatever
+//! two nodes have in common carries their links.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
@@ -20,8 +20,8 @@ fn change(cluster: &mut Cluster, tier: Tier, from: &str, to: &str) {
     cluster.wait_served().unwrap();
 }
 
-/// Waits until the network node's tunnel and the agent's routes are carried by these providers, and checks that
-/// bytes pass.
+/// Waits until the network node's tunnel and the agent's routes are carried by these providers, and checks
+/// that bytes pass.
 fn expect(cluster: &Cluster, tunnel: &str, routes: &str) {
     for (tier, path, provider) in
         [(Tier::NetworkNode, "/v1/tunnels", tunnel), (Tier::AppNode, "/v1/proxies", routes)]

@@ -14,6 +14,7 @@ mod conversation;
 mod frames;
 mod host;
 mod judge;
+mod measured;
 pub mod messages;
 mod network;
 mod pattern;

@@ -19,6 +19,7 @@ use crate::application::{Application, PORT};
 use crate::client::{Client, SERVER_PORT};
 use crate::clock::Clock;
 use crate::judge::{self, Report};
+use crate::measured::{measured_network_turn, measured_process_turn, measured_proxy_turn};
 use crate::network::{configure, network_node, provider_name, proxy_spec};
 use crate::pattern::Request;
 use crate::proxy::{Policy, Sizes, proxy};
@@ -324,14 +325,14 @@ impl World {
             let Clocks { networks, proxies, applications } = &self.clocks;
             for (clock, network) in networks.iter().zip(&self.networks) {
                 for (worker, _) in network.iter().flat_map(|n| &n.workers) {
-                    busy |= worker.get().turn(clock.at(now), 1);
+                    busy |= measured_network_turn(&mut worker.get(), clock.at(now));
                 }
             }
             for (clock, proxy) in proxies.iter().zip(&mut self.proxies) {
-                busy |= proxy.as_mut().is_some_and(|p| p.turn(clock.at(now), 1));
+                busy |= proxy.as_mut().is_some_and(|p| measured_proxy_turn(p, clock.at(now)));
             }
             for (clock, application) in applications.iter().zip(&mut self.applications) {
-                busy |= application.as_mut().is_some_and(|a| a.turn(clock.at(now)));
+                busy |= application.as_mut().is_some_and(|a| measured_process_turn(a, clock.at(now)));
             }
             // Twice, because what the last node sent may reach the first one without delay.
             quiet = if busy { 0 } else { quiet + 1 };

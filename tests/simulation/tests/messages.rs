@@ -5,7 +5,6 @@
 use std::time::Duration;
 
 use csp_lan::faulty::FaultConfig;
-use csp_messages::{ChannelKind, FullQueue, QueueLimits};
 use csp_simulation::messages::{
     Leaves, MessageIncident, MessageReport, MessageScenario, MessageWorld, PeerPlan, Place, Role,
     SwapCounters,
@@ -165,26 +164,7 @@ fn quiet() -> MessageScenario {
         cookies: false,
         ..Scenario::of(7)
     };
-    let mut scenario = MessageScenario::of(7);
-    for plan in &mut scenario.channels {
-        plan.spec.channel.queue = QueueLimits::default();
-        plan.spec.channel.budget.max = 2 << 20;
-        plan.spec.channel.kind = match plan.spec.channel.kind {
-            ChannelKind::PublishSubscribe { .. } => {
-                ChannelKind::PublishSubscribe { policy: FullQueue::DropNewest, cache: None }
-            }
-            ChannelKind::PushPull { .. } => ChannelKind::PushPull { backlog: QueueLimits::default() },
-        };
-    }
-    MessageScenario {
-        links,
-        pool_blocks: 4_096,
-        peers: Vec::new(),
-        incident: MessageIncident::None,
-        stop: None,
-        work: Vec::new(),
-        ..scenario
-    }
+    MessageScenario::quiet(links)
 }
 
 /// A peer outside that is there from the start and stays.

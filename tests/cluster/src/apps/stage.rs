@@ -17,7 +17,7 @@ use crate::cluster::{self, Cluster, San, Tier};
 use crate::configs::{self, VIP};
 use crate::host::Host;
 use crate::identities;
-use crate::process::wait_until;
+use crate::process::{Process, wait_until};
 use crate::testing::pattern;
 
 /// The files that HTTP and FTP servers serve: name and length in bytes.
@@ -46,6 +46,8 @@ pub struct Stage {
     san: San,
     tag: String,
     quick: bool,
+    /// Network node and proxy node are one process.
+    edge: bool,
 }
 
 /// Returns the first number with dots in the output of `command`.
@@ -67,8 +69,8 @@ impl Stage {
     pub fn build(row: &Row, san: San, options: &Options) -> Result<Self> {
         let binaries = std::env::current_exe()?.parent().context("the program's own folder")?.to_owned();
         let tag = std::process::id().to_string();
-        let mut cluster =
-            Cluster::lay_out(cluster::Options { binaries, san, edge: false, tag: tag.clone() })?;
+        let edge = options.edge && san == San::Shm;
+        let mut cluster = Cluster::lay_out(cluster::Options { binaries, san, edge, tag: tag.clone() })?;
         fs::write(cluster.scratch().join("demo.yaml"), configs::policy_for(row.ports))?;
         let config = cluster.config(Tier::AppNode);
         // A server that is reloaded under load leaves more exited processes than the agent keeps by default.
@@ -81,7 +83,7 @@ impl Stage {
         cluster.apply_policy()?;
         let hosts = Hosts::of(&cluster, Instant::now() + row.limit);
         let (ports, quick) = (row.ports, options.quick);
-        Ok(Stage { hosts, cells: Vec::new(), cluster, beside: None, ports, san, tag, quick })
+        Ok(Stage { hosts, cells: Vec::new(), cluster, beside: None, ports, san, tag, quick, edge })
     }
 
     /// Returns the length of a load that the issue specifies as a minute.
@@ -140,13 +142,24 @@ impl Stage {
 
     /// Returns the process id of a daemon.
     pub fn daemon_pid(&mut self, tier: Tier) -> Result<u32> {
-        Ok(self.cluster.daemon(tier).with_context(|| format!("{} was not started", tier.daemon()))?.pid())
+        Ok(self.daemon(tier)?.pid())
+    }
+
+    /// Returns the process that a daemon runs in.
+    fn daemon(&mut self, tier: Tier) -> Result<&mut Process> {
+        let process = self.process_of(tier);
+        self.cluster.daemon(process).with_context(|| format!("{} was not started", tier.daemon()))
+    }
+
+    /// Returns the tier under which the cluster keeps that process.
+    fn process_of(&self, tier: Tier) -> Tier {
+        if self.edge && tier == Tier::ProxyNode { Tier::NetworkNode } else { tier }
     }
 
     /// Ends a daemon by SIGKILL and restarts it.
     pub fn kill_daemon(&mut self, tier: Tier) -> Result<()> {
-        self.cluster.daemon(tier).with_context(|| format!("{} was not started", tier.daemon()))?.kill();
-        self.cluster.start(tier)?;
+        self.daemon(tier)?.kill();
+        self.cluster.start(self.process_of(tier))?;
         self.cluster.wait_ready(tier)?;
         self.cluster.wait_live(tier)
     }

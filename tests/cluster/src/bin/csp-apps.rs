@@ -34,6 +34,9 @@ struct Arguments {
     /// Ten seconds of load where a full run has sixty.
     #[arg(long)]
     quick: bool,
+    /// Network node and proxy node are one process, csp-edge-node, in rows over shared memory.
+    #[arg(long)]
+    edge: bool,
     /// Leave each row's cluster running until Ctrl-C.
     #[arg(long)]
     keep: bool,
@@ -58,8 +61,8 @@ fn main() -> ExitCode {
         OutputArgument::Table => Output::Table,
         OutputArgument::Json => Output::Json,
     };
-    let Arguments { only, quick, keep, .. } = arguments;
-    match apps::run(&Options { only, quick, keep, output }) {
+    let Arguments { only, quick, edge, keep, .. } = arguments;
+    match apps::run(&Options { only, quick, edge, keep, output }) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

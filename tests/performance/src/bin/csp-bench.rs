@@ -53,8 +53,8 @@ struct Run {
     /// Network node and proxy node as two processes even where they are on one host.
     #[arg(long)]
     two_processes: bool,
-    /// How long the daemons and nginx under the filter poll before they sleep, in microseconds; 0: never. They
-    /// decide themselves if this is not given.
+    /// How long the daemons and nginx under the filter poll before they sleep, in microseconds; 0: never.
+    /// They decide themselves if this is not given.
     #[arg(long, value_parser = clap::value_parser!(u16).range(..=1000))]
     spin_us: Option<u16>,
     /// What CSP is compared with; everything if nothing is named.

@@ -124,6 +124,31 @@ pub struct MessageScenario {
 }
 
 impl MessageScenario {
+    /// Returns a scenario over these links without peers, faults and incident: one publish/subscribe channel
+    /// with ample room, and one push channel.
+    pub fn quiet(links: Scenario) -> Self {
+        let mut scenario = MessageScenario::of(7);
+        for plan in &mut scenario.channels {
+            plan.spec.channel.queue = QueueLimits::default();
+            plan.spec.channel.budget.max = 2 << 20;
+            plan.spec.channel.kind = match plan.spec.channel.kind {
+                ChannelKind::PublishSubscribe { .. } => {
+                    ChannelKind::PublishSubscribe { policy: FullQueue::DropNewest, cache: None }
+                }
+                ChannelKind::PushPull { .. } => ChannelKind::PushPull { backlog: QueueLimits::default() },
+            };
+        }
+        MessageScenario {
+            links,
+            pool_blocks: 4_096,
+            peers: Vec::new(),
+            incident: MessageIncident::None,
+            stop: None,
+            work: Vec::new(),
+            ..scenario
+        }
+    }
+
     /// Returns the scenario of a seed.
     pub fn of(seed: u64) -> Self {
         let random = &mut ChaCha8Rng::seed_from_u64(seed ^ SEED);

@@ -347,7 +347,7 @@ impl MessageWorld {
             for (worker, _) in &mut self.network {
                 busy |= worker.turn(self.clocks.network.at(now), 1);
             }
-            busy |= self.proxy.turn(self.clocks.proxy.at(now), 1);
+            busy |= crate::measured::measured_proxy_turn(&mut self.proxy, self.clocks.proxy.at(now));
             for server in &mut self.servers {
                 busy |= server.turn(now);
             }

@@ -1,0 +1,265 @@
+//! Guards what the data path costs: instructions a segment, a request and a message, counted by callgrind
+//! (Debian package valgrind), must not exceed those of `instructions.txt` by more than 3 %.
+//!
+//! The program runs itself under callgrind, once for each case; only the functions that a case names are
+//! counted. Segments are those of the engine's bench. Requests and messages are what further ones add to a run
+//! of the simulation, so that set-up does not count. The C library is told to use no instructions that a
+//! machine may lack. If it still has other routines here than where the figures are from, which a count of
+//! its own shows, nothing is compared.
+//!
+//! `CSP_INSTRUCTIONS=write` replaces the file by what is counted.
+#![allow(
+    missing_docs,
+    clippy::disallowed_types,
+    clippy::unwrap_used,
+    reason = "a failed unwrap ends the test, which runs programs"
+)]
+
+#[path = "../benches/fixture/mod.rs"]
+mod fixture;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use csp_simulation::messages::{Leaves, MessageScenario, MessageWorld, PeerPlan, Place, Role};
+use csp_simulation::{Incident, Scenario, Transaction, World};
+use csp_wire::tcp::Flags;
+use fixture::{Bench, MSS};
+
+/// Most that a count may exceed its figure, as a factor.
+const LIMIT: f64 = 1.03;
+/// Fewer than this share of a figure call for a new one, which the next regression is measured by.
+const IMPROVED: f64 = 0.95;
+const FIGURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/instructions.txt");
+/// Calls of the engine's functions.
+const CALLS: usize = 256;
+/// Requests and messages of the shorter run; the longer has twice as many.
+const FEW: u32 = 120;
+/// The case by which the C library is recognised.
+const LIBRARY: &str = "C library";
+
+/// One count: its name, what is run, the functions counted, and whether it is the difference of two runs.
+type Case = (&'static str, &'static str, &'static str, bool);
+
+const CASES: [Case; 8] = [
+    (LIBRARY, "library", "measured_library", false),
+    ("segment in, 1,448 B", "segments", "measured_segment_in", false),
+    ("segment out, 1,448 B", "segments", "measured_segment_out", false),
+    ("acknowledgement in", "segments", "measured_acknowledgement", false),
+    ("connection with a request, network node", "requests", "measured_network_turn", true),
+    ("connection with a request, proxy", "requests", "measured_proxy_turn", true),
+    ("connection with a request, process", "requests", "measured_process_turn", true),
+    ("message to two subscribers, proxy", "messages", "measured_proxy_turn", true),
+];
+
+#[inline(never)]
+fn measured_library(memory: &mut [u8]) {
+    for len in [1, 20, 100, 1_000, 1_448] {
+        let (from, to) = memory.split_at_mut(2_000);
+        to[..len].copy_from_slice(&from[black_box(1)..=len]);
+        from[..len].fill(black_box(7));
+        black_box(from[..len] == to[..len]);
+    }
+}
+
+#[inline(never)]
+fn measured_segment_in(bench: &mut Bench, client: &mut fixture::Client, segment: &[u8]) {
+    bench.take_data(client, segment, MSS);
+    black_box(bench.stack.next_timeout());
+}
+
+#[inline(never)]
+fn measured_segment_out(bench: &mut Bench, client: &mut fixture::Client, data: &[u8]) {
+    bench.give_data(client, data);
+    black_box(bench.stack.next_timeout());
+}
+
+#[inline(never)]
+fn measured_acknowledgement(bench: &mut Bench, client: &fixture::Client, segment: &[u8]) {
+    bench.take_ack(client, segment);
+    black_box(bench.stack.next_timeout());
+}
+
+fn segments() {
+    let mut bench = Bench::new(CALLS);
+    let mut client = bench.open();
+    for _ in 0..CALLS {
+        bench.tick();
+        let segment = bench.segment(&client, Flags::ACK, MSS);
+        measured_segment_in(&mut bench, &mut client, &segment);
+    }
+    bench.widen(&mut client, MSS);
+    let data = vec![0x11; MSS];
+    for _ in 0..CALLS {
+        bench.now += Duration::from_millis(1);
+        bench.tick();
+        measured_segment_out(&mut bench, &mut client, &data);
+        let segment = bench.segment(&client, Flags::ACK, 0);
+        measured_acknowledgement(&mut bench, &client, &segment);
+    }
+}
+
+/// A scenario of the simulation without faults.
+fn quiet() -> Scenario {
+    Scenario {
+        network_nodes: 1,
+        network_workers: 1,
+        edge: false,
+        clocks_differ: false,
+        lan: Default::default(),
+        san: Default::default(),
+        incident: Incident::None,
+        stall: None,
+        drain: None,
+        cookies: false,
+        path_mtu: 1_500,
+        lan_mtu: 1_500,
+        marks: 0,
+        moves: 0,
+        work: Vec::new(),
+        ..Scenario::of(7)
+    }
+}
+
+fn requests(count: u32) {
+    let request = |n: u32| Transaction {
+        start: Duration::from_millis(n.into()),
+        by_process: None,
+        hairpin: false,
+        upload: 100,
+        download: 1_000,
+        half_close: false,
+        duplex: false,
+        abort_after: None,
+        refusal: None,
+        late: false,
+        deaf: None,
+    };
+    let report = World::new(Scenario { work: (0..count).map(request).collect(), ..quiet() }).run();
+    assert_eq!((report.complete, report.violations), (count as usize, Vec::new()));
+}
+
+fn messages(count: u32) {
+    let peer = |role, start| PeerPlan {
+        channel: 0,
+        place: Place::Outside,
+        minor: 1,
+        start,
+        role,
+        leaves: Leaves::Last,
+        late: false,
+    };
+    let receives = || peer(Role::Receives { topics: vec![b""], deaf: None }, None);
+    let every = Duration::from_micros(10);
+    let sends = Role::Sends { messages: count, len_max: 200, every, topics: vec![b"a"], closes: false };
+    let peers = vec![receives(), receives(), peer(sends, Some(Duration::ZERO))];
+    let scenario = MessageScenario { peers, ..MessageScenario::quiet(quiet()) };
+    assert_eq!(MessageWorld::new(scenario).run().violations, Vec::<String>::new());
+}
+
+/// Runs what is counted.
+fn run(what: &str, count: u32) {
+    match what {
+        "library" => measured_library(&mut [3; 4_000]),
+        "segments" => segments(),
+        "requests" => requests(count),
+        "messages" => messages(count),
+        _ => panic!("nothing is called {what}"),
+    }
+}
+
+/// Returns the instructions of the functions whose name contains `function`.
+fn collect(function: &str, what: &str, count: u32) -> f64 {
+    let own = std::env::current_exe().unwrap();
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"]);
+    command.arg(format!("--toggle-collect=*{function}*"));
+    // The C library's simplest routines; whoever is on the path of a release build has these names.
+    command
+        .env("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX512VL,-AVX2,-AVX,-AVX_Fast_Unaligned_Load,-ERMS,-FSRM");
+    let output = command.arg(own).args([what, &count.to_string()]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    let collected = text.lines().find_map(|line| line.split_once("Collected : "));
+    let found = collected.and_then(|(_, number)| number.split_whitespace().next()?.parse().ok());
+    assert!(output.status.success(), "{what}: {text}");
+    found.unwrap_or_else(|| panic!("callgrind counts nothing:\n{text}"))
+}
+
+fn count((name, what, function, difference): Case) -> f64 {
+    let counted = match difference {
+        true => (collect(function, what, 2 * FEW) - collect(function, what, FEW)) / f64::from(FEW),
+        false if what == "segments" => collect(function, what, 0) / CALLS as f64,
+        false => collect(function, what, 0),
+    };
+    assert!(counted > 0.0, "{name}: nothing was counted");
+    counted.round()
+}
+
+fn figures() -> BTreeMap<String, f64> {
+    let text = std::fs::read_to_string(FIGURES).unwrap_or_default();
+    let lines = text.lines().filter_map(|line| line.split_once('\t'));
+    lines.map(|(name, figure)| (name.to_owned(), figure.parse().unwrap())).collect()
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [what, count] = &arguments[..]
+        && let Ok(count) = count.parse()
+    {
+        run(what, count);
+        return ExitCode::SUCCESS;
+    }
+    // A test runner that lists, or wants others: there is one test here.
+    let others = |a: &String| !a.starts_with('-') || ["--list", "--ignored"].contains(&a.as_str());
+    if arguments.iter().any(others) {
+        return ExitCode::SUCCESS;
+    }
+    let began = std::time::Instant::now();
+    if !csp_support::installed("valgrind", "valgrind") {
+        return ExitCode::SUCCESS;
+    }
+    let counts: Vec<(&str, f64)> = CASES.into_iter().map(|case| (case.0, count(case))).collect();
+    if std::env::var("CSP_INSTRUCTIONS").is_ok_and(|value| value == "write") {
+        let text = counts.iter().fold(String::new(), |mut text, (name, counted)| {
+            let _ = writeln!(text, "{name}\t{counted}");
+            text
+        });
+        std::fs::write(FIGURES, text).unwrap();
+        return ExitCode::SUCCESS;
+    }
+    let failed = compare(&counts);
+    let (passed, outcome) = (counts.len() - failed, if failed == 0 { "ok" } else { "FAILED" });
+    let seconds = began.elapsed().as_secs_f64();
+    println!(
+        "\ntest result: {outcome}. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out; finished in {seconds:.2}s"
+    );
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Prints each count beside its figure; returns how many are too high or have none.
+fn compare(counts: &[(&str, f64)]) -> usize {
+    let figures = figures();
+    let comparable =
+        counts.iter().all(|(name, counted)| *name != LIBRARY || figures.get(*name) == Some(counted));
+    let mut failed = 0;
+    for (name, counted) in counts {
+        let Some(figure) = figures.get(*name) else {
+            eprintln!("{name}: {FIGURES} has no figure; {counted} were counted");
+            failed += 1;
+            continue;
+        };
+        let ratio = counted / figure;
+        let verdict = match ratio {
+            _ if !comparable => "not compared: another C library",
+            more if more > LIMIT => "FAILED: more than 3 % above",
+            less if less < IMPROVED => "fewer: CSP_INSTRUCTIONS=write makes this the figure",
+            _ => "ok",
+        };
+        println!("{name:<42} {counted:>10} of {figure:>10}  {ratio:>6.3}  {verdict}");
+        failed += usize::from(verdict.starts_with("FAILED"));
+    }
+    failed
+}
