@@ -43,6 +43,21 @@ impl fmt::Display for ViAddress {
     }
 }
 
+impl ViAddress {
+    /// Returns the address and port, for the provider of this name.
+    pub(crate) fn ip(&self, provider: &str) -> Result<std::net::SocketAddr, ViError> {
+        match self {
+            ViAddress::Ip(address) => Ok(*address),
+            other => Err(other.unreachable(format!("the {provider} provider needs an IP address and port"))),
+        }
+    }
+
+    /// Returns the error that nobody is reached here.
+    pub(crate) fn unreachable(&self, reason: String) -> ViError {
+        ViError::Unreachable { address: self.to_string(), reason }
+    }
+}
+
 /// The parameters of one end of a VI. Each end states its own; a connection fails if the two `message_len`
 /// differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,8 +2,8 @@
 //! (Debian package valgrind), must not exceed those of `instructions.txt` by more than 3 %.
 //!
 //! The program runs itself under callgrind, once for each case; only the functions that a case names are
-//! counted. Segments are those of the engine's bench. Requests and messages are what further ones add to a run
-//! of the simulation, so that set-up does not count. The C library is told to use no instructions that a
+//! counted. Segments are those of the engine's bench. Requests and messages are what further ones add to a
+//! run of the simulation, so that set-up does not count. The C library is told to use no instructions that a
 //! machine may lack. If it still has other routines here than where the figures are from, which a count of
 //! its own shows, nothing is compared.
 //!

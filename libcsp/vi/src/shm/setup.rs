@@ -12,12 +12,8 @@ use crate::{Event, Provider, RequestId, ViAddress, ViConfig, ViError, ViId};
 pub(super) fn path_of(address: &ViAddress) -> Result<&Path, ViError> {
     match address {
         ViAddress::Path(path) => Ok(path),
-        other => Err(unreachable(other, "the shm provider needs a path".to_owned())),
+        other => Err(other.unreachable("the shm provider needs a path".to_owned())),
     }
-}
-
-fn unreachable(address: &ViAddress, reason: String) -> ViError {
-    ViError::Unreachable { address: address.to_string(), reason }
 }
 
 fn send_packet(socket: &sys::Fd, packet: &Packet, memory: Option<&sys::Fd>) -> Result<(), sys::Errno> {
@@ -67,7 +63,7 @@ impl ShmProvider {
             let left = deadline.saturating_sub(sys::monotonic_ms());
             if left == 0 {
                 self.end(vi, true)?;
-                return Err(unreachable(address, "no answer within the time limit".to_owned()));
+                return Err(address.unreachable("no answer within the time limit".to_owned()));
             }
             let mut tokens = [0; sys::READY_MAX];
             let timeout = i32::try_from(left).unwrap_or(i32::MAX);
@@ -103,7 +99,7 @@ impl ShmProvider {
                 }
             }
             Err(errno) => {
-                let reason = unreachable(address, errno.text());
+                let reason = address.unreachable(errno.text());
                 self.events.push_back(Event::Refused { vi: ViId(id), reason });
             }
         }

@@ -28,7 +28,7 @@ mod tests;
 mod turn;
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use crate::lingering::Lingering;
 use crate::provider::check_private_data;
@@ -111,17 +111,6 @@ pub struct TcpProvider {
     /// Turns since the sockets were looked at.
     idle_turns: u32,
     counters: Counters,
-}
-
-fn ip_of(address: &ViAddress) -> Result<SocketAddr, ViError> {
-    match address {
-        ViAddress::Ip(address) => Ok(*address),
-        other => Err(unreachable(other, "the tcp provider needs an IP address and port".to_owned())),
-    }
-}
-
-fn unreachable(address: &ViAddress, reason: String) -> ViError {
-    ViError::Unreachable { address: address.to_string(), reason }
 }
 
 impl TcpProvider {
@@ -208,14 +197,14 @@ impl TcpProvider {
     ) -> Result<ViId, ViError> {
         check_private_data(private_data)?;
         config.check()?;
-        let ip = ip_of(address)?;
+        let ip = address.ip("tcp")?;
         let mut end = End::new(Stage::Connecting, None, config)?;
         places.into_iter().for_each(|places| end.receives.receive_into(places));
         end.is_pending = true;
         end.push_setup(Kind::Request, private_data).ok_or(ViError::Full)?;
         let vi = self.insert(end)?;
         if let Err(error) = self.dial(vi, ip) {
-            self.refuse(vi, unreachable(address, error.to_string()));
+            self.refuse(vi, address.unreachable(error.to_string()));
         }
         Ok(ViId(vi))
     }
@@ -243,7 +232,7 @@ impl Provider for TcpProvider {
     }
 
     fn listen(&mut self, address: &ViAddress) -> Result<(), ViError> {
-        self.add_listener(ip_of(address)?)
+        self.add_listener(address.ip("tcp")?)
     }
 
     fn connect(

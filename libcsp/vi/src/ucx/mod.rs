@@ -26,7 +26,6 @@ mod tests;
 mod turn;
 mod worker;
 
-use std::net::SocketAddr;
 use std::ptr::null_mut;
 
 use crate::clock::monotonic_ms;
@@ -76,17 +75,6 @@ pub struct UcxProvider {
 // SAFETY: all raw pointers refer to objects that only this provider uses. The worker is created for use by
 // one thread at a time (serialized), which `&mut self` ensures, and its callbacks run on the calling thread.
 unsafe impl Send for UcxProvider {}
-
-fn ip_of(address: &ViAddress) -> Result<SocketAddr, ViError> {
-    match address {
-        ViAddress::Ip(address) => Ok(*address),
-        other => Err(unreachable(other, "the ucx provider needs an IP address and port".to_owned())),
-    }
-}
-
-fn unreachable(address: &ViAddress, reason: String) -> ViError {
-    ViError::Unreachable { address: address.to_string(), reason }
-}
 
 impl UcxProvider {
     /// Creates a provider without VIs, which listens on every network interface. Fails without libucp.
@@ -226,7 +214,7 @@ impl UcxProvider {
     ) -> Result<ViId, ViError> {
         check_private_data(private_data)?;
         config.check()?;
-        let ip = ip_of(address)?;
+        let ip = address.ip("ucx")?;
         let mut end = End::new(Stage::Connecting, null_mut(), config, sys::new_key()?)?;
         places.into_iter().for_each(|places| end.receives.receive_into(places));
         let vi = self.insert(end, null_mut())?;
@@ -242,7 +230,7 @@ impl UcxProvider {
                 // On failure the endpoint has failed, which the library reports to the callback.
                 let _ = self.transmit_setup(vi, Kind::Request, private_data);
             }
-            Err(status) => core.refuse(vi, unreachable(address, api.text(status))),
+            Err(status) => core.refuse(vi, address.unreachable(api.text(status))),
         }
         Ok(ViId(vi))
     }
@@ -297,7 +285,7 @@ impl Provider for UcxProvider {
     }
 
     fn listen(&mut self, address: &ViAddress) -> Result<(), ViError> {
-        self.worker.listen(ip_of(address)?)
+        self.worker.listen(address.ip("ucx")?)
     }
 
     fn connect(

@@ -36,7 +36,7 @@ mod wake;
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 use crate::lingering::Lingering;
@@ -144,16 +144,6 @@ pub struct VerbsProvider {
 // from any thread, and `&mut self` ensures one at a time.
 unsafe impl Send for VerbsProvider {}
 
-fn ip_of(address: &ViAddress) -> Result<SocketAddr, ViError> {
-    match address {
-        ViAddress::Ip(address) => Ok(*address),
-        other => {
-            let reason = "the verbs provider needs an IP address and port".to_owned();
-            Err(ViError::Unreachable { address: other.to_string(), reason })
-        }
-    }
-}
-
 impl VerbsProvider {
     /// Creates a provider without VIs. Fails if rdma-core is not installed or the kernel has no RDMA.
     pub fn new() -> Result<Self, ViError> {
@@ -211,7 +201,7 @@ impl VerbsProvider {
     ) -> Result<ViId, ViError> {
         check_private_data(private_data)?;
         config.check()?;
-        let ip = ip_of(address)?;
+        let ip = address.ip("verbs")?;
         let mut end = End::new(Stage::Resolving, config, sys::monotonic_ms());
         (end.address, end.private_data, end.place) = (Some(ip), private_data.to_vec(), place);
         end.sends_max = config.send_depth;
@@ -261,7 +251,7 @@ impl Provider for VerbsProvider {
     }
 
     fn listen(&mut self, address: &ViAddress) -> Result<(), ViError> {
-        let address = ip_of(address)?;
+        let address = address.ip("verbs")?;
         let index = self.listeners.len();
         let id = self.channel.listen(self.api, address, cm::listener_token(index))?;
         self.listeners.push(Listener { address, id: Some(id) });

@@ -4,6 +4,7 @@
 
 mod ends;
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::frame::Control;
