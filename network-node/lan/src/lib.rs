@@ -23,6 +23,6 @@ pub use ethtool::leave_vlan_tags;
 
 pub use csp_wire::offload::{Checksum, Frame, Gso, GsoKind, TxOffload};
 pub use port::{
-    LanPort, LanReceiver, LanTransmitter, PortInfo, RECEIVE_BATCH_MAX, ReceiveCounters, TransmitCounters,
-    TransmitError,
+    FRAME_PARTS_MAX, LanPort, LanReceiver, LanTransmitter, PortInfo, RECEIVE_BATCH_MAX, ReceiveCounters,
+    TransmitCounters, TransmitError,
 };
