@@ -1,6 +1,6 @@
 //! The worker as the proxy's worker of the same thread reaches it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use csp_transport::AdjacentWorker;
 use csp_types::{Instant, NodeId};
@@ -10,14 +10,23 @@ use crate::worker::NetworkWorker;
 
 /// A network node's worker that takes records of the proxy's worker of its number.
 pub struct Adjacent {
-    worker: Arc<Mutex<NetworkWorker>>,
+    /// Ends with the worker's seat in the thread, and its ports and links with it.
+    worker: Weak<Mutex<NetworkWorker>>,
     proxy: NodeId,
 }
 
 impl Adjacent {
     /// `worker`, for the worker of equal number of `proxy`, which runs in the same thread.
-    pub fn new(worker: Arc<Mutex<NetworkWorker>>, proxy: NodeId) -> Self {
-        Adjacent { worker, proxy }
+    pub fn new(worker: &Arc<Mutex<NetworkWorker>>, proxy: NodeId) -> Self {
+        Adjacent { worker: Arc::downgrade(worker), proxy }
+    }
+
+    /// Calls `then` with the worker, unless it has ended. Its lock is free: both workers run in one thread,
+    /// which alone uses them.
+    fn with<T>(&self, then: impl FnOnce(&mut NetworkWorker) -> T) -> Option<T> {
+        let worker = self.worker.upgrade()?;
+        let mut worker = worker.try_lock().ok()?;
+        Some(then(&mut worker))
     }
 }
 
@@ -27,16 +36,16 @@ impl std::fmt::Debug for Adjacent {
     }
 }
 
-// The lock is free: both workers run in one thread, which alone uses them.
 impl AdjacentWorker for Adjacent {
+    fn is_up(&self) -> bool {
+        self.with(|worker| worker.is_adjacent(self.proxy)).unwrap_or(false)
+    }
+
     fn take(&self, now: Instant, record: &Record<'_>, parts: &[&[u8]]) -> bool {
-        let worker = self.worker.try_lock();
-        worker.is_ok_and(|mut worker| worker.take_adjacent(now, self.proxy, record, parts))
+        self.with(|worker| worker.take_adjacent(now, self.proxy, record, parts)).unwrap_or(false)
     }
 
     fn flush(&self, now: Instant) {
-        if let Ok(mut worker) = self.worker.try_lock() {
-            worker.flush(now);
-        }
+        self.with(|worker| worker.flush(now));
     }
 }

@@ -141,6 +141,11 @@ impl NetworkWorker {
         }
     }
 
+    /// Returns whether the tunnel to the worker of this one's number of `proxy` is up.
+    pub(crate) fn is_adjacent(&self, proxy: NodeId) -> bool {
+        self.links.adjacent(proxy).is_some()
+    }
+
     /// Takes a record of the worker of this one's number of `proxy`, which runs in the same thread, if the
     /// tunnel between the two is up. See [`csp_transport::AdjacentWorker`].
     pub(crate) fn take_adjacent(

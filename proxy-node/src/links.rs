@@ -220,8 +220,8 @@ impl ProxyOutput for Links {
         // One credit for the queued batch, one for the segment after it.
         let known = self.network_workers.get(via);
         let ready = |t: &Tunnel| match t.adjacent {
-            true => self.adjacent.is_ready(),
-            false => self.tunnel_endpoints[t.endpoint].credits(t.link) >= 2,
+            true if self.adjacent.is_up() => self.adjacent.is_ready(),
+            _ => self.tunnel_endpoints[t.endpoint].credits(t.link) >= 2,
         };
         known.and_then(|w| w.tunnel.as_ref()).is_none_or(ready)
     }

@@ -129,6 +129,11 @@ impl ProxyWorker {
         self.links.adjacent.set(adjacency, self.number);
     }
 
+    /// Returns the number of records that went to the network node without a message.
+    pub fn records_handed_over(&self) -> u64 {
+        self.links.adjacent.taken()
+    }
+
     /// Passes on the handlers that clients have brought, and what they have asked for that is to be planned.
     fn ask_makers(&mut self, now: Instant) {
         while let Some(job) = self.core.local_mut().first_mut().poll_handler_job() {

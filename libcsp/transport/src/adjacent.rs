@@ -9,6 +9,10 @@ use csp_wire::tunnel::Record;
 /// The network node's worker of a thread, as the proxy's worker of the same thread sees it. Callable only
 /// between the turns of the network node's worker.
 pub trait AdjacentWorker: Send + Sync + Debug {
+    /// Returns whether the tunnel between the two is up, so that records are taken. It changes only in turns
+    /// of the network node's worker.
+    fn is_up(&self) -> bool;
+
     /// Takes a record of the proxy's worker, with its payload in `parts`, and does with it what it does with
     /// records of the tunnel between the two. `false` if that tunnel is not up: nothing was taken.
     fn take(&self, now: Instant, record: &Record<'_>, parts: &[&[u8]]) -> bool;

@@ -102,7 +102,7 @@ impl DataWorkers {
                 None => threads.start(thread, worker, QUESTIONS_MAX, config.spin_us)?,
                 Some(both) => {
                     let worker = Arc::new(Mutex::new(worker));
-                    both.set(number, Arc::new(Adjacent::new(Arc::clone(&worker), both.proxy_node)));
+                    both.set(number, Arc::new(Adjacent::new(&worker, both.proxy_node)));
                     threads.start(thread, worker, QUESTIONS_MAX, config.spin_us)?
                 }
             });

@@ -28,7 +28,8 @@ fn expect(cluster: &Cluster, tunnel: &str, routes: &str) {
     {
         wait_until(&format!("{path} of {provider}"), SETTLED, || {
             let said = cluster.ask(tier, path).ok()?;
-            said.contains(&format!("\"provider\":\"{provider}\"")).then_some(())
+            let is_up = tier != Tier::NetworkNode || said.contains("\"state\":\"up\"");
+            (is_up && said.contains(&format!("\"provider\":\"{provider}\""))).then_some(())
         })
         .map_err(|error| error.context(cluster.all_logs()))
         .unwrap();

@@ -38,13 +38,15 @@ const FIGURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/instructions.t
 const CALLS: usize = 256;
 /// Requests and messages of the shorter run; the longer has twice as many.
 const FEW: u32 = 120;
+/// The first argument of the program under callgrind.
+const RUN: &str = "run";
 /// The case by which the C library is recognised.
 const LIBRARY: &str = "C library";
 
 /// One count: its name, what is run, the functions counted, and whether it is the difference of two runs.
 type Case = (&'static str, &'static str, &'static str, bool);
 
-const CASES: [Case; 8] = [
+const CASES: [Case; 9] = [
     (LIBRARY, "library", "measured_library", false),
     ("segment in, 1,448 B", "segments", "measured_segment_in", false),
     ("segment out, 1,448 B", "segments", "measured_segment_out", false),
@@ -52,6 +54,7 @@ const CASES: [Case; 8] = [
     ("connection with a request, network node", "requests", "measured_network_turn", true),
     ("connection with a request, proxy", "requests", "measured_proxy_turn", true),
     ("connection with a request, process", "requests", "measured_process_turn", true),
+    ("download of 50,000 B through an edge, proxy", "downloads", "measured_proxy_turn", true),
     ("message to two subscribers, proxy", "messages", "measured_proxy_turn", true),
 ];
 
@@ -124,13 +127,13 @@ fn quiet() -> Scenario {
     }
 }
 
-fn requests(count: u32) {
+fn requests(count: u32, download: u32, edge: bool) {
     let request = |n: u32| Transaction {
         start: Duration::from_millis(n.into()),
         by_process: None,
         hairpin: false,
         upload: 100,
-        download: 1_000,
+        download,
         half_close: false,
         duplex: false,
         abort_after: None,
@@ -138,8 +141,9 @@ fn requests(count: u32) {
         late: false,
         deaf: None,
     };
-    let report = World::new(Scenario { work: (0..count).map(request).collect(), ..quiet() }).run();
+    let report = World::new(Scenario { edge, work: (0..count).map(request).collect(), ..quiet() }).run();
     assert_eq!((report.complete, report.violations), (count as usize, Vec::new()));
+    assert_eq!(report.handed_over > 0, edge);
 }
 
 fn messages(count: u32) {
@@ -165,7 +169,8 @@ fn run(what: &str, count: u32) {
     match what {
         "library" => measured_library(&mut [3; 4_000]),
         "segments" => segments(),
-        "requests" => requests(count),
+        "requests" => requests(count, 1_000, false),
+        "downloads" => requests(count, 50_000, true),
         "messages" => messages(count),
         _ => panic!("nothing is called {what}"),
     }
@@ -180,7 +185,7 @@ fn collect(function: &str, what: &str, count: u32) -> f64 {
     // The C library's simplest routines; whoever is on the path of a release build has these names.
     command
         .env("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX512VL,-AVX2,-AVX,-AVX_Fast_Unaligned_Load,-ERMS,-FSRM");
-    let output = command.arg(own).args([what, &count.to_string()]).output().unwrap();
+    let output = command.arg(own).args([RUN, what, &count.to_string()]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     let collected = text.lines().find_map(|line| line.split_once("Collected : "));
     let found = collected.and_then(|(_, number)| number.split_whitespace().next()?.parse().ok());
@@ -206,15 +211,18 @@ fn figures() -> BTreeMap<String, f64> {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [what, count] = &arguments[..]
-        && let Ok(count) = count.parse()
+    if let [first, what, count] = &arguments[..]
+        && first == RUN
     {
-        run(what, count);
+        run(what, count.parse().unwrap());
         return ExitCode::SUCCESS;
     }
     // A test runner that lists, or wants others: there is one test here.
-    let others = |a: &String| !a.starts_with('-') || ["--list", "--ignored"].contains(&a.as_str());
-    if arguments.iter().any(others) {
+    let others = |at: usize| {
+        let value = at > 0 && ["--test-threads", "--color", "--format"].contains(&arguments[at - 1].as_str());
+        !arguments[at].starts_with('-') && !value || ["--list", "--ignored"].contains(&arguments[at].as_str())
+    };
+    if (0..arguments.len()).any(others) {
         return ExitCode::SUCCESS;
     }
     let began = std::time::Instant::now();

@@ -15,6 +15,8 @@ use crate::world::World;
 pub struct Report {
     /// Hairpins opened.
     pub hairpins: u64,
+    /// Records that a proxy handed over to a network node's worker of its thread.
+    pub handed_over: u64,
     /// Datagrams that network nodes reassembled.
     pub reassembled: u64,
     /// Transactions that completed.
@@ -73,6 +75,7 @@ pub(crate) fn judge(world: &mut World) {
     let of_proxy = |proxy: &csp_proxy_node::ProxyWorker| proxy.core().counters().connections_hairpin;
     report.hairpins = world.proxies.iter().flatten().map(of_proxy).sum();
     let workers = world.networks.iter().flatten().flat_map(|network| &network.workers);
+    report.handed_over = world.proxies.iter().flatten().map(|proxy| proxy.records_handed_over()).sum();
     report.reassembled =
         workers.map(|(worker, _)| worker.get().core().counters().datagrams_reassembled).sum();
     report.counters = counters(world);

@@ -190,7 +190,7 @@ impl World {
         let Some((network, proxy)) = network.zip(proxy) else { return };
         let adjacency = Adjacency::new(node("nn-1"), node(&proxy_name(0)), 1);
         if let Some((SharedWorker(worker), _)) = network.workers.first() {
-            adjacency.set(0, Arc::new(Adjacent::new(Arc::clone(worker), adjacency.proxy_node)));
+            adjacency.set(0, Arc::new(Adjacent::new(worker, adjacency.proxy_node)));
         }
         proxy.set_adjacency(Arc::new(adjacency));
     }

@@ -21,6 +21,7 @@ fn seeds() -> Vec<u64> {
 #[test]
 fn bytes_arrive_once_and_in_order_or_the_connection_ends_with_an_error() {
     let (mut complete, mut aborted, mut broken, mut closed, mut hairpins) = (0, 0, 0, 0, 0);
+    let mut handed_over = 0;
     let mut bad = Vec::new();
     let seeds = seeds();
     for seed in &seeds {
@@ -32,6 +33,7 @@ fn bytes_arrive_once_and_in_order_or_the_connection_ends_with_an_error() {
         broken += report.broken;
         closed += report.windows_closed;
         hairpins += report.hairpins;
+        handed_over += report.handed_over;
         if seeds.len() == 1 {
             println!("{:#?}\n{}", Scenario::of(*seed), report.counters);
         }
@@ -52,7 +54,8 @@ fn bytes_arrive_once_and_in_order_or_the_connection_ends_with_an_error() {
         bad[0]
     );
     if seeds.len() >= 100 {
-        let tried = complete > 0 && aborted > 0 && broken > 0 && closed > 0 && hairpins > 0;
+        let tried =
+            complete > 0 && aborted > 0 && broken > 0 && closed > 0 && hairpins > 0 && handed_over > 0;
         assert!(tried, "something was never tried");
     }
 }

@@ -29,6 +29,12 @@ fn same(nodes: &mut [Fixture; 2], record: Record<'_>, lens: &[usize]) -> bool {
     assert!(whole.out.lan == parted.out.lan, "other frames");
     assert!(whole.out.tunnel == parted.out.tunnel, "other records");
     assert_eq!(format!("{:?}", whole.core.counters()), format!("{:?}", parted.core.counters()));
+    // What was sent, when, and where to: what the node knows about the peer.
+    let flow = |node: &Fixture| {
+        let index = node.core.labels.get(ProxyId(0), label(9))?;
+        Some(format!("{:?}", node.core.flows.flow(index)?))
+    };
+    assert_eq!(flow(whole), flow(parted));
     assert_eq!(whole.core.trace().iter().collect::<Vec<_>>(), parted.core.trace().iter().collect::<Vec<_>>());
     taken
 }
