@@ -7,8 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
-use csp_control::exit_code;
-use csp_daemon::{DaemonError, SharedThreads, Threads, trial};
+use csp_daemon::{DaemonError, SharedThreads, Threads, program, trial};
 use csp_network_node::daemon as network;
 use csp_proxy_node::daemon as proxy;
 use csp_transport::Adjacency;
@@ -52,20 +51,11 @@ fn main() -> ExitCode {
     if let Some(code) = trial::child(csp_plugin_modules::compiles) {
         return code;
     }
-    let arguments = match Arguments::try_parse() {
+    let arguments: Arguments = match program::parse() {
         Ok(arguments) => arguments,
-        Err(error) => {
-            let _ = error.print(); // if standard error is closed, the exit code remains
-            return if error.use_stderr() { exit_code::USAGE } else { exit_code::OK }.into();
-        }
+        Err(code) => return code,
     };
-    match run(&arguments) {
-        Ok(()) => exit_code::OK.into(),
-        Err(error) => {
-            eprintln!("csp-edge-node: {error}");
-            error.exit_code().into()
-        }
-    }
+    program::exit_code_of("csp-edge-node", run(&arguments))
 }
 
 fn run(arguments: &Arguments) -> Result<(), DaemonError> {
@@ -78,7 +68,7 @@ fn run(arguments: &Arguments) -> Result<(), DaemonError> {
         right(proxy_node);
         return Ok(());
     }
-    csp_daemon::program::raise_descriptor_limit("csp-edge-node");
+    program::raise_descriptor_limit("csp-edge-node");
     csp_daemon::init_logging(&network.log)?;
     if [network.san.provider, proxy.san.provider].iter().any(|provider| provider.allows("ucx")) {
         // Loading the library changes the environment, which no other thread may read meanwhile. A node that

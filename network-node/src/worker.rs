@@ -156,10 +156,8 @@ impl NetworkWorker {
         parts: &[&[u8]],
     ) -> bool {
         let Some(proxy) = self.links.adjacent(proxy) else { return false };
-        let Some((header, payload)) = parts.split_first() else {
-            self.core.on_record(now, proxy, &Record { payload: &[], ..*record }, &mut self.links);
-            return true;
-        };
+        let (header, payload) =
+            parts.split_first().map_or((&[][..], parts), |(header, payload)| (*header, payload));
         if self.core.on_record_in_parts(now, proxy, record, (header, payload), &mut self.links) {
             return true;
         }

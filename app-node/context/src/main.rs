@@ -9,7 +9,7 @@ use csp_context::daemon::{self, Options};
 use csp_context::packets::{self, PacketArguments};
 use csp_context::session::Limits;
 use csp_control::exit_code;
-use csp_daemon::program::{Shell, print_completions};
+use csp_daemon::program::{self, Shell, exit_code_of, print_completions};
 use csp_daemon::trial;
 use csp_telemetry::{LogFormat, init_logging};
 
@@ -80,12 +80,9 @@ fn main() -> ExitCode {
     if let Some(code) = trial::child(csp_sandbox::compiles) {
         return code;
     }
-    let arguments = match Arguments::try_parse() {
+    let arguments: Arguments = match program::parse() {
         Ok(arguments) => arguments,
-        Err(error) => {
-            let _ = error.print(); // if standard error is closed, the exit code remains
-            return if error.use_stderr() { exit_code::USAGE } else { exit_code::OK }.into();
-        }
+        Err(code) => return code,
     };
     if let Some(shell) = arguments.completions {
         return print_completions::<Arguments>("csp-context", shell);
@@ -99,19 +96,9 @@ fn main() -> ExitCode {
         return exit_code::CONFIG.into();
     }
     if let Some(Mode::Packets(packets)) = &arguments.mode {
-        return ended(packets::run(packets));
+        return exit_code_of("csp-context", packets::run(packets));
     }
     let limits = Limits { calls: arguments.calls, ..Limits::default() };
     let options = Options { listen: arguments.listen, connections_max: arguments.connections_max, limits };
-    ended(daemon::run(&options))
-}
-
-fn ended(result: Result<(), csp_daemon::DaemonError>) -> ExitCode {
-    match result {
-        Ok(()) => exit_code::OK.into(),
-        Err(error) => {
-            eprintln!("csp-context: {error}");
-            error.exit_code().into()
-        }
-    }
+    exit_code_of("csp-context", daemon::run(&options))
 }

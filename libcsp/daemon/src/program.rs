@@ -33,12 +33,9 @@ pub fn main<A: Parser, C>(
     load: impl FnOnce(&Path) -> Result<C, ConfigError>,
     run: impl FnOnce(C) -> Result<(), DaemonError>,
 ) -> ExitCode {
-    let arguments = match A::try_parse() {
+    let arguments: A = match parse() {
         Ok(arguments) => arguments,
-        Err(error) => {
-            let _ = error.print(); // if standard error is closed, the exit code remains
-            return if error.use_stderr() { exit_code::USAGE } else { exit_code::OK }.into();
-        }
+        Err(code) => return code,
     };
     let ConfigFile { config, check_config, completions } = file(&arguments);
     if let Some(shell) = completions {
@@ -57,6 +54,21 @@ pub fn main<A: Parser, C>(
         }
         Err(error) => Err(error.into()),
     };
+    exit_code_of(program, ended)
+}
+
+/// Parses the arguments of this process. What is wrong with them, or the help that they ask for, is printed;
+/// the exit code is returned then.
+pub fn parse<A: Parser>() -> Result<A, ExitCode> {
+    A::try_parse().map_err(|error| {
+        let _ = error.print(); // if standard error is closed, the exit code remains
+        if error.use_stderr() { exit_code::USAGE } else { exit_code::OK }.into()
+    })
+}
+
+/// Returns the exit code of a program that has ended so. An error is printed to standard error after the name
+/// of `program`.
+pub fn exit_code_of(program: &str, ended: Result<(), DaemonError>) -> ExitCode {
     match ended {
         Ok(()) => exit_code::OK.into(),
         Err(error) => {

@@ -3,9 +3,9 @@
 //!
 //! The program runs itself under callgrind, once for each case; only the functions that a case names are
 //! counted. Segments are those of the engine's bench. Requests and messages are what further ones add to a
-//! run of the simulation, so that set-up does not count. The C library is told to use no instructions that a
-//! machine may lack. If it still has other routines here than where the figures are from, which a count of
-//! its own shows, nothing is compared.
+//! run of the simulation, so that set-up does not count. GLIBC_TUNABLES makes the C library choose routines
+//! that every x86-64 machine can run. If it still chooses others here than where the figures are from, which
+//! a count of its own shows, nothing is compared.
 //!
 //! `CSP_INSTRUCTIONS=write` replaces the file by what is counted.
 #![allow(
@@ -182,7 +182,6 @@ fn collect(function: &str, what: &str, count: u32) -> f64 {
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"]);
     command.arg(format!("--toggle-collect=*{function}*"));
-    // The C library's simplest routines; whoever is on the path of a release build has these names.
     command
         .env("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX512VL,-AVX2,-AVX,-AVX_Fast_Unaligned_Load,-ERMS,-FSRM");
     let output = command.arg(own).args([RUN, what, &count.to_string()]).output().unwrap();
