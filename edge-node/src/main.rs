@@ -2,12 +2,12 @@
 //! shares its thread with a worker of the other, so that a segment on its way needs no wake-up between them.
 //! They stay two nodes, with a configuration, a registration and an admin endpoint each.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
-use csp_daemon::{DaemonError, SharedThreads, Threads, program, trial};
+use csp_daemon::{Cpus, DaemonError, ServiceManager, SharedThreads, Threads, privileges, program, trial};
 use csp_network_node::daemon as network;
 use csp_proxy_node::daemon as proxy;
 use csp_transport::Adjacency;
@@ -37,15 +37,21 @@ EXIT CODES:
 )]
 struct Arguments {
     /// The network node's configuration file (YAML).
-    #[arg(long, value_name = "FILE")]
-    network_node: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["completions", "check_config"])]
+    network_node: Option<PathBuf>,
     /// The proxy node's configuration file (YAML).
-    #[arg(long, value_name = "FILE")]
-    proxy_node: PathBuf,
-    /// Only check the configurations.
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["completions", "check_config"])]
+    proxy_node: Option<PathBuf>,
+    /// Only check the configurations, or the one that is named.
     #[arg(long, alias = "check")]
     check_config: bool,
+    /// Print a completion script for a shell, for packages.
+    #[arg(long, value_name = "SHELL", hide = true)]
+    completions: Option<program::Shell>,
 }
+
+/// Why rules of packet plug-ins that name level 1 stay at level 2.
+const NO_PROGRAMS: &str = "csp-edge-node gives up the capabilities for it before it serves; a network node in a process of its own has level 1";
 
 fn main() -> ExitCode {
     if let Some(code) = trial::child(csp_plugin_modules::compiles) {
@@ -55,36 +61,72 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
+    if let Some(shell) = arguments.completions {
+        return program::print_completions::<Arguments>("csp-edge-node", shell);
+    }
     program::exit_code_of("csp-edge-node", run(&arguments))
 }
 
 fn run(arguments: &Arguments) -> Result<(), DaemonError> {
-    let Arguments { network_node, proxy_node, check_config } = arguments;
-    let network = network::config::Config::load(network_node)?;
-    let proxy = proxy::config::Config::load(proxy_node)?;
-    if *check_config {
-        let right = |path: &Path| println!("{}: the configuration is right", path.display());
-        right(network_node);
-        right(proxy_node);
+    let network = arguments.network_node.as_deref().map(network::config::Config::load).transpose()?;
+    let proxy = arguments.proxy_node.as_deref().map(proxy::config::Config::load).transpose()?;
+    if arguments.check_config {
+        for path in [&arguments.network_node, &arguments.proxy_node].into_iter().flatten() {
+            println!("{}: the configuration is right", path.display());
+        }
         return Ok(());
     }
+    // The parser requires both unless they are only checked.
+    let (Some(network), Some(proxy)) = (network, proxy) else { return Ok(()) };
     program::raise_descriptor_limit("csp-edge-node");
+    ServiceManager::of_nodes(2);
     csp_daemon::init_logging(&network.log)?;
+    let lan = open_ports(&network)?;
     if [network.san.provider, proxy.san.provider].iter().any(|provider| provider.allows("ucx")) {
         // Loading the library changes the environment, which no other thread may read meanwhile. A node that
         // needs it reports why it cannot be had.
         let _ = csp_vi::ucx::load();
     }
-    let threads = Threads::Shared(SharedThreads::new(&[network.workers, proxy.workers]));
+    let cpus = Cpus::new(cpus_of(&network, &proxy)?)?;
+    let threads = Threads::Shared(SharedThreads::new(&[network.workers, proxy.workers], cpus));
     let adjacency = Adjacency::new(network.node.id, proxy.node.id, network.workers.min(proxy.workers));
     let adjacency = Arc::new(adjacency);
     let of_proxy = (threads.clone(), Arc::clone(&adjacency));
     let control = std::thread::Builder::new().name("proxy".to_owned());
     let control =
         control.spawn(move || or_exit("proxy node", proxy::run(proxy, &of_proxy.0, Some(&of_proxy.1))))?;
-    or_exit("network node", network::run(network, &threads, Some(&adjacency)));
+    or_exit("network node", network::run(network, lan, &threads, Some(&adjacency)));
     let _ = control.join(); // a panic would have ended the process
     Ok(())
+}
+
+/// Returns the processors of the threads, which workers of both nodes share.
+fn cpus_of<'a>(
+    network: &'a network::config::Config,
+    proxy: &'a proxy::config::Config,
+) -> Result<&'a [u16], DaemonError> {
+    match (&network.cpus[..], &proxy.cpus[..]) {
+        (one, other) if one == other || other.is_empty() => Ok(one),
+        ([], other) => Ok(other),
+        (one, other) => Err(DaemonError::Unavailable(format!(
+            "cpus: the network node has {one:?} and the proxy node {other:?}, but their workers share threads: name the same"
+        ))),
+    }
+}
+
+/// Opens the ports and gives up what that needed, since this process reads the memory of applications. AF_XDP
+/// ports keep their program in the driver up to date, so that with them the capabilities stay.
+fn open_ports(config: &network::config::Config) -> Result<network::Lan, DaemonError> {
+    let mut lan = network::Lan::open(config)?;
+    if lan.needs_programs() {
+        tracing::warn!(
+            "with AF_XDP ports this process keeps the capabilities to change the driver's program"
+        );
+    } else {
+        privileges::give_up_ports()?;
+        lan.without_programs(NO_PROGRAMS);
+    }
+    Ok(lan)
 }
 
 /// Ends the process if a node could not go on; has the other node stop if it has been stopped.

@@ -70,7 +70,7 @@ pub fn run(config: MgmtConfig) -> Result<(), DaemonError> {
 
 async fn run_until_stopped(config: MgmtConfig) -> Result<(), DaemonError> {
     let mut signals = StopSignals::new()?;
-    let _lock = lock(&config.node.state_dir)?;
+    let _lock = lock(&config.node.state_dir(Role::MgmtNode))?;
     let credentials = config.node.credentials(Role::MgmtNode)?;
     let (etcd, supervisor) = PrivateEtcd::start(&config, credentials).await?;
     let ended = serve(&config, &etcd, supervisor.is_some(), signals.recv()).await;
@@ -109,7 +109,7 @@ async fn serve(
     let node = serde_json::to_value(&record).unwrap_or_default();
     let own = LeaderView { id: config.node.id.to_string(), url: record.admin.clone() };
     let options = ControlOptions { follow_policy: false, ..ControlOptions::default() };
-    let state_dir = config.node.state_dir.clone();
+    let state_dir = config.node.state_dir(Role::MgmtNode);
     let signer =
         etcd.credentials.clone().map(|credentials| Signer::open(credentials, &state_dir, &config.node.id));
     let signer = signer.transpose()?;
@@ -314,10 +314,11 @@ impl PrivateEtcd {
         if !config.etcd.endpoints.is_empty() {
             return Ok((EtcdAccess { section: config.etcd.clone(), credentials }, None));
         }
+        let state_dir = config.node.state_dir(Role::MgmtNode);
         let options = EtcdProcessOptions {
             binary: config.private_etcd.binary.clone(),
-            data_dir: config.node.state_dir.join("etcd"),
-            log_file: config.node.state_dir.join("etcd.log"),
+            data_dir: state_dir.join("etcd"),
+            log_file: state_dir.join("etcd.log"),
             name: config.node.id.to_string(),
             client: config.private_etcd.client,
             peer: config.private_etcd.peer,

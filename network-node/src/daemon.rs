@@ -13,6 +13,7 @@ mod data_thread;
 mod driver;
 mod driver_objects;
 mod host_calls;
+mod lan;
 mod metrics;
 mod module_routes;
 mod plugin_held;
@@ -26,3 +27,4 @@ mod verification;
 mod workers;
 
 pub use control::run;
+pub use lan::Lan;

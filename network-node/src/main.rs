@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use csp_daemon::program::{self, ConfigFile};
-use csp_daemon::{Threads, trial};
-use csp_network_node::daemon::{self, config::Config};
+use csp_daemon::{Cpus, Threads, trial};
+use csp_network_node::daemon::{self, Lan, config::Config};
 
 /// The network node of the Comm Services Platform: receives clients' packets from the LAN, assigns each flow
 /// to a proxy over the system area network, and transmits the proxies' packets.
@@ -41,7 +41,9 @@ fn main() -> ExitCode {
         Config::load,
         |config| {
             csp_daemon::init_logging(&config.log)?;
-            daemon::run(config, &Threads::Own, None)
+            let threads = Threads::Own(Cpus::new(&config.cpus)?);
+            let lan = Lan::open(&config)?;
+            daemon::run(config, lan, &threads, None)
         },
     )
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use csp_daemon::program::{self, ConfigFile};
-use csp_daemon::{Threads, trial};
+use csp_daemon::{Cpus, Threads, trial};
 use csp_proxy_node::daemon::{self, config::Config};
 
 /// The proxy node of the Comm Services Platform: terminates every client's TCP connection at user level and
@@ -41,7 +41,8 @@ fn main() -> ExitCode {
         Config::load,
         |config| {
             csp_daemon::init_logging(&config.log)?;
-            daemon::run(config, &Threads::Own, None)
+            let threads = Threads::Own(Cpus::new(&config.cpus)?);
+            daemon::run(config, &threads, None)
         },
     )
 }

@@ -36,6 +36,8 @@ class Cluster:
         self.logs.mkdir()
         self.hosts = {name: Host(directory, name, san, lan) for name, san, lan, _ in MEMBERS}
         self.client = Host(directory, "client", lan="10.76.0.1")
+        # Variables of hosts that are proxy nodes as well.
+        self.edge = {}
         self.network = None
         self.runs = 0
         self.variables = {
@@ -81,8 +83,9 @@ class Cluster:
         groups = {}
         for name, _, _, group in MEMBERS:
             groups.setdefault(group, {"hosts": {}})["hosts"][name] = {}
+        groups["csp_proxy_nodes"]["hosts"] |= {name: {} for name in self.edge}
         groups["csp_etcd"] = {"hosts": {name: {} for name in ETCD}}
-        hosts = {name: {"csp_san_address": san} for name, san, _, _ in MEMBERS}
+        hosts = {name: {"csp_san_address": san} | self.edge.get(name, {}) for name, san, _, _ in MEMBERS}
         inventory = {"csp": {"children": groups, "hosts": hosts}, "csp_prometheus": {"hosts": {"mn-1": {}}}}
         self.write("hosts.yml", yaml(inventory))
         self.write("group_vars/all.yml", yaml(self.variables))

@@ -16,7 +16,7 @@ check() { # TEXT COMMAND...
   "$@" > "$place/log" 2>&1 || { echo "make install: $text" >&2; cat "$place/log" >&2; wrong=1; }
 }
 
-for program in bin/cspctl bin/csp-run sbin/csp-{network,proxy,app,mgmt}-node; do
+for program in bin/cspctl bin/csp-run sbin/csp-{network,proxy,edge,app,mgmt}-node; do
   name=${program#*/}
   check "$program does not start" "$root/$program" --version
   check "$name has no manual page" test -s "$(echo "$root"/share/man/man[18]/"$name".[18])"
@@ -24,9 +24,11 @@ for program in bin/cspctl bin/csp-run sbin/csp-{network,proxy,app,mgmt}-node; do
   check "$name has no completions for zsh" grep -q "^#compdef $name" "$root/share/zsh/vendor-completions/_$name"
   check "$name has no completions for fish" grep -q "complete -c $name" "$root/share/fish/vendor_completions.d/$name.fish"
 done
-for tier in network-node proxy-node app-node mgmt-node; do
+for tier in network-node proxy-node edge-node app-node mgmt-node; do
   unit=$root/lib/systemd/system/csp-$tier.service
   check "$unit does not start what was installed" grep -q "^ExecStart=/opt/csp/sbin/csp-$tier " "$unit"
+done
+for tier in network-node proxy-node app-node mgmt-node; do
   check "the example of $tier is missing" test -s "$root/share/doc/csp-$tier/examples/$tier.yaml"
 done
 check "the drop-in names another filter" grep -q "/opt/csp/lib/csp/libcsp_sockfilter.so" "$root/share/doc/csp-app-node/examples/accelerate.conf"

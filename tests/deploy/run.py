@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 
+import edge
 import faults
 import identities
 import root
@@ -152,7 +153,7 @@ def again(cluster, transcript):
     """Runs the steps that are named on the lines of standard input, by present code and collection."""
     try:
         for line in sys.stdin:
-            for module in [steps, faults, identities, supplied, upgrades, scenario]:
+            for module in [steps, edge, faults, identities, supplied, upgrades, scenario]:
                 importlib.reload(module)
             cluster.copy_collection()
             cluster.write_inventory()

@@ -4,6 +4,7 @@ import json
 import re
 import time
 
+import edge
 import faults
 import identities
 import supplied
@@ -261,4 +262,5 @@ STEPS = [
     identities.certificate_rotation,
     key_rotation,
     identities.short_certificates,
+    edge.edge,
 ]

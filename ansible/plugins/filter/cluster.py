@@ -12,6 +12,9 @@ from ansible.errors import AnsibleFilterError
 TIERS = {"mgmt_node": "mn", "proxy_node": "pn", "network_node": "nn", "app_node": "an"}
 # The user that each tier's daemon runs as.
 USERS = {"mgmt_node": "csp-mgmt", "proxy_node": "csp-proxy", "network_node": "csp-network", "app_node": "root"}
+# The tiers that one process runs on a host with csp_edge, and its user.
+EDGE_TIERS = ("proxy_node", "network_node")
+EDGE_USER = "csp-proxy"
 FOLLOWS_POLICY = ("network-node", "proxy-node", "app-node")
 
 
@@ -32,6 +35,23 @@ def host_addresses(hosts, hostvars, *names, optional=False):
 def host_names(hosts, hostvars):
     """Returns each host's name within node ids: `csp_host_name` of the inventory, else its short name."""
     return [str(hostvars[host].get("csp_host_name") or host.split(".")[0].lower()) for host in hosts]
+
+
+def is_edge(host, groups, hostvars):
+    """Whether one process runs the network node and the proxy node of a host: `csp_edge` is set, and it has both."""
+    wanted = str(hostvars[host].get("csp_edge", False)).lower() in ("true", "yes", "1")
+    return wanted and all(host in groups.get(f"csp_{tier}s", []) for tier in EDGE_TIERS)
+
+
+def daemon(tier, host, groups, hostvars):
+    """Returns the name of the program, unit and package that runs a tier on a host."""
+    edge = tier in EDGE_TIERS and is_edge(host, groups, hostvars)
+    return "csp-edge-node" if edge else f"csp-{tier.replace('_', '-')}"
+
+
+def daemon_user(tier, host, groups, hostvars):
+    """Returns the user that a tier runs as on a host."""
+    return EDGE_USER if tier in EDGE_TIERS and is_edge(host, groups, hostvars) else USERS[tier]
 
 
 def node_id(host, tier, groups, hostvars):
@@ -60,7 +80,7 @@ def node_names(groups, hostvars, removed=()):
 def node_identities(host, groups, hostvars, directory):
     """Returns the identities of the daemons of a host, as the role `identity` takes them; each has a directory in `directory`."""
     found = []
-    for tier, user in USERS.items():
+    for tier in USERS:
         if host not in groups.get(f"csp_{tier}s", []):
             continue
         role = tier.replace("_", "-")
@@ -71,7 +91,7 @@ def node_identities(host, groups, hostvars, directory):
                 "role": role,
                 "id": node_id(host, tier, groups, hostvars),
                 "directory": f"{directory}/{role}",
-                "owner": user,
+                "owner": daemon_user(tier, host, groups, hostvars),
                 "addresses": sorted(set(addresses)),
                 "names": [str(name) for name in hostvars[host].get(f"{tier}_names", [])],
             }
@@ -158,6 +178,8 @@ class FilterModule:
         return {
             "host_addresses": host_addresses,
             "host_names": host_names,
+            "is_edge": is_edge,
+            "daemon": daemon,
             "node_id": node_id,
             "node_ids": node_ids,
             "node_names": node_names,

@@ -9,7 +9,7 @@ import hmac
 import re
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.csp.cluster.plugins.filter.cluster import TIERS, USERS, node_id
+from ansible_collections.csp.cluster.plugins.filter.cluster import TIERS, daemon_user, node_id
 
 # Numbers of the roles in derivations.
 ROLES = {"network_node": 1, "app_node": 3}
@@ -68,7 +68,7 @@ def key_files(text, host, groups, hostvars, tiers=tuple(TIERS)):
         if tier in tiers and host in groups.get(f"csp_{tier}s", []):
             name = node_id(host, tier, groups, hostvars)
             content = "".join(f"{line}\n" for line in node_lines(keys, tier, name, network_nodes))
-            found.append({"path": f"/etc/csp/{tier.replace('_', '-')}.key", "owner": USERS[tier], "content": content})
+            found.append({"path": f"/etc/csp/{tier.replace('_', '-')}.key", "owner": daemon_user(tier, host, groups, hostvars), "content": content})
     return found
 
 

@@ -7,7 +7,7 @@ use csp_control::NodeRecord;
 use csp_daemon::{DaemonError, DataThread, DataWorker, Progress, clock};
 use csp_telemetry::{MailboxError, MetricSource, MetricWriter, Reply, SnapshotCell};
 use csp_transport::{EndpointConfig, Keys, PeerIdentity};
-use csp_types::{Duration, Instant};
+use csp_types::{Duration, Instant, Role};
 use csp_vi::{Armed, ProviderKind, ViConfig, ViError, Wake};
 
 use crate::config::{Config, SanSection};
@@ -70,7 +70,7 @@ impl RelayThread {
         if ports.is_empty() {
             return Ok(None);
         }
-        std::fs::create_dir_all(&config.node.run_dir)?;
+        std::fs::create_dir_all(config.node.run_dir(Role::AppNode))?;
         let relay = Relay::new(relay_config(config, record, keys), ports)
             .map_err(|error| DaemonError::provider(ProviderKind::Shm, &error))?;
         let thread = DataThread::start("relay".to_owned(), relay, QUESTIONS_MAX, config.spin_us)?;
@@ -124,12 +124,12 @@ fn open_ports(san: &SanSection) -> Result<(Vec<ProviderKind>, Vec<SanPort>), Dae
 }
 
 fn relay_config(config: &Config, record: &NodeRecord, keys: &Keys) -> RelayConfig {
-    let identity = PeerIdentity::daemon(csp_types::Role::AppNode, record.id, record.incarnation, 0);
+    let identity = PeerIdentity::daemon(Role::AppNode, record.id, record.incarnation, 0);
     let channel = EndpointConfig::channel(identity, None);
     RelayConfig {
         node: record.id,
         incarnation: record.incarnation,
-        folder: config.node.run_dir.clone(),
+        folder: config.node.run_dir(Role::AppNode),
         users: config.users.clone(),
         vis_max: config.capacity.relay_vis,
         keys: keys.clone(),

@@ -3,6 +3,8 @@
 use csp_control::ControlStatus;
 use csp_telemetry::{ConditionState, MetricWriter, Readiness};
 
+use crate::thread::Progress;
+
 /// Sets the conditions that every node has: `control` (registration and etcd) and `state` (files of the state
 /// directory).
 pub(crate) fn set_readiness(readiness: &Readiness, status: &ControlStatus) {
@@ -39,6 +41,18 @@ pub fn control_metrics(out: &mut MetricWriter, status: &ControlStatus) {
     out.counter("csp_control_etcd_history_losses_total", help, &[], status.history_losses);
     let help = "1 while files of the state directory cannot be written";
     out.gauge("csp_control_state_unwritten", help, &[], flag(&status.state_problem));
+}
+
+/// Writes how long work for the control thread kept each worker from its packets.
+pub(crate) fn pause_metrics(out: &mut MetricWriter, threads: &[Progress]) {
+    for (worker, (longest, pauses)) in threads.iter().map(Progress::pauses).enumerate() {
+        let worker = worker.to_string();
+        let labels = [("worker", worker.as_str())];
+        let help = "Longest time since the start for which work for the control thread kept a worker from its packets";
+        out.gauge("csp_worker_pause_longest_seconds", help, &labels, longest.as_secs_f64());
+        let help = "How often that took longer than 500 microseconds";
+        out.counter("csp_worker_pauses_total", help, &labels, pauses);
+    }
 }
 
 /// Writes the metrics of nodes that apply policies.

@@ -16,7 +16,7 @@ use futures_util::future::BoxFuture;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::control_status::{control_metrics, policy_metrics, set_readiness};
+use crate::control_status::{control_metrics, pause_metrics, policy_metrics, set_readiness};
 use crate::thread::Progress;
 use crate::{DaemonError, KeyFile, ServiceManager, clock, identity};
 
@@ -133,9 +133,9 @@ impl Shell {
             tokio::spawn(keys.follow());
         }
         let etcd = EtcdAccess { section: etcd.clone(), credentials: credentials.clone() };
-        let (id, role) = (record.id, record.role);
+        let (id, role, state_dir) = (record.id, record.role, own.state_dir(record.role));
         let control = tokio::select! {
-            started = ControlPlane::start(record, &etcd, &own.state_dir, control) => started?,
+            started = ControlPlane::start(record, &etcd, &state_dir, control) => started?,
             _ = signals.recv() => return Ok(None),
         };
         let status = control.status.clone();
@@ -149,6 +149,8 @@ impl Shell {
         policy.mark_changed();
         membership.mark_changed();
         let ticks = tokio::time::interval(TICK);
+        let all = threads.clone();
+        metrics.register(move |out: &mut MetricWriter| pause_metrics(out, &all));
         let manager = ServiceManager::new(threads);
         manager.ready();
         Ok(Some(Shell {

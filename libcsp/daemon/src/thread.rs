@@ -1,6 +1,7 @@
 //! Data threads, which take turns while there is work and wait while there is none; and the control thread's
 //! handle of a worker in one.
 
+mod cpus;
 mod progress;
 mod seat;
 mod shared;
@@ -19,6 +20,7 @@ use csp_vi::{Armed, ViError, WaitSet, Wake};
 use crate::clock::{now, unix_now_s};
 use seat::{Seat, Seated};
 
+pub use cpus::Cpus;
 pub use progress::Progress;
 pub use shared::{SharedThreads, Threads};
 
@@ -133,7 +135,7 @@ impl<Q: Send + 'static, P: Clone + Send + 'static> DataThread<Q, P> {
         W: DataWorker<Question = Q, Published = P> + Send + 'static,
     {
         let (mut handle, seat) = Self::seat(worker, questions_max)?;
-        handle.thread = Some(spawn(name, vec![seat], spin)?);
+        handle.thread = Some(spawn(name, None, vec![seat], spin)?);
         Ok(handle)
     }
 
@@ -197,9 +199,20 @@ impl<Q: Send + 'static, P: Clone + Send + 'static> DataThread<Q, P> {
     }
 }
 
-fn spawn(name: String, seats: Vec<Box<dyn Seated>>, spin: SpinSetting) -> io::Result<JoinHandle<()>> {
+/// Starts a thread for these workers, on a processor if one is named.
+fn spawn(
+    name: String,
+    cpu: Option<u16>,
+    seats: Vec<Box<dyn Seated>>,
+    spin: SpinSetting,
+) -> io::Result<JoinHandle<()>> {
     let (waiter, spin) = (Waiter::new()?, SpinPolicy::new(spin, SpinWorth::DAEMON));
-    std::thread::Builder::new().name(name).spawn(move || run(seats, waiter, spin))
+    std::thread::Builder::new().name(name).spawn(move || {
+        if let Some(cpu) = cpu {
+            cpus::pin(cpu);
+        }
+        run(seats, waiter, spin);
+    })
 }
 
 /// Runs workers by turns until all have ended.

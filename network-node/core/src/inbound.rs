@@ -223,7 +223,7 @@ impl NetworkCore {
             coalesced,
             segment_size,
         };
-        match self.flows.find(hash, &tuple) {
+        match self.find_flow(hash, &tuple) {
             Some(index) => self.forward_known(&inbound, index, out),
             None => self.forward_unknown(&inbound, out),
         }
@@ -353,7 +353,7 @@ impl NetworkCore {
             Err(error) => return self.count_wire_error(&error),
         };
         let tuple = FourTuple { local: quoted.source, remote: quoted.destination };
-        let index = self.flows.find(self.flows.hash(&tuple), &tuple);
+        let index = self.find_flow(self.flows.hash(&tuple), &tuple);
         let Some(flow) = index.and_then(|i| self.flows.flow(i)).filter(|f| f.state == FlowState::Bound)
         else {
             self.counters.drop_no_service += 1;

@@ -47,6 +47,7 @@ mod rate_limit;
 mod reassembly;
 mod responder;
 mod search;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod trace_query;

@@ -1,5 +1,6 @@
 //! The core: construction, control and timers.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use csp_classify::{ChannelIndex, Classifier, PacketKey, Rule, RuleError, ServiceIndex, Target, Verdict};
@@ -7,7 +8,7 @@ use csp_types::{Duration, Instant, MacAddr, NodeId, PlacementKey, TraceRing};
 use csp_wire::ipv4;
 
 use super::api::{CoreConfig, Counters, FlowInfo, NetworkOutput, PortConfig, PortId, ProxyId};
-use super::flow_table::{Flow, FlowIndex, FlowState, FlowTable, Lifetimes, NewFlow};
+use super::flow_table::{FlowIndex, FlowState, FlowTable, Lifetimes, NewFlow};
 use super::label_table::LabelTable;
 use super::neighbour::Neighbours;
 use super::plugins::PacketPlugins;
@@ -16,6 +17,7 @@ use super::rate_limit::RateLimit;
 use super::reassembly::Reassembly;
 use super::responder::ANSWERS_PER_SECOND_MAX;
 use super::search::SEARCHES_PER_SECOND_MAX;
+use super::sweep::Sweep;
 
 /// Number of announcements of a new address, and their interval. RFC 5227 §2.3 requires two, two seconds
 /// apart; the third one reaches a switch port that comes up late.
@@ -24,6 +26,9 @@ const ANNOUNCEMENT_INTERVAL: Duration = Duration::from_secs(2);
 /// Largest number of flows that one call of `on_timeout` removes, so that a burst of expiries does not delay
 /// the worker.
 const EXPIRIES_PER_CALL_MAX: usize = 1024;
+
+/// Largest number of addresses that one call announces, for the same reason.
+const ANNOUNCED_PER_CALL_MAX: usize = 64;
 
 /// An address that has announcements left to send.
 struct Announcement {
@@ -49,7 +54,10 @@ pub struct NetworkCore {
     /// This worker's number, and the number of workers that share the frames of the ports.
     pub(super) worker: u8,
     pub(super) workers: u8,
-    announcements: Vec<Announcement>,
+    /// In the order of their times.
+    announcements: VecDeque<Announcement>,
+    /// What is to be done to the flows of workers that are gone.
+    pub(super) sweeps: VecDeque<Sweep>,
     rules: Vec<Rule>,
     identification: u16,
     pub(super) settled: bool,
@@ -78,7 +86,8 @@ impl NetworkCore {
             reassembly: Reassembly::new(),
             worker: config.worker,
             workers: config.workers.max(1),
-            announcements: Vec::with_capacity(config.rules_max),
+            announcements: VecDeque::with_capacity(config.rules_max),
+            sweeps: VecDeque::new(),
             rules: Vec::with_capacity(config.rules_max),
             identification: 0,
             settled: true,
@@ -149,7 +158,9 @@ impl NetworkCore {
         self.announcements.retain(|a| self.classifier.owns(a.address));
         for address in self.classifier.addresses() {
             if !before.owns(*address) {
-                self.announcements.push(Announcement { address: *address, left: ANNOUNCEMENTS, due: now });
+                // Before all that are due again later: the queue is in the order of its times.
+                let new = Announcement { address: *address, left: ANNOUNCEMENTS, due: now };
+                self.announcements.push_front(new);
             }
         }
         self.announce_due(now, out);
@@ -179,6 +190,7 @@ impl NetworkCore {
         if self.proxies.node(proxy).is_some_and(|known| known != node) {
             self.proxy_down(proxy);
         }
+        self.finish_sweeps(proxy);
         self.labels.prepare(proxy);
         self.proxies.set_up(proxy, node, worker);
     }
@@ -194,14 +206,7 @@ impl NetworkCore {
     /// [`worker_up`](Self::worker_up) or [`worker_down`](Self::worker_down) follows.
     pub fn worker_unreachable(&mut self, now: Instant, proxy: ProxyId, worker: u8) {
         self.proxies.set_down(proxy, worker);
-        for at in 0..self.flows.capacity() {
-            let index = FlowIndex(at as u32);
-            let bound = |f: &&Flow| f.proxy == proxy && f.worker == worker && f.state == FlowState::Bound;
-            if self.flows.flow(index).filter(bound).is_some() {
-                self.unbind(index);
-                self.flows.set_state(now, index, FlowState::Lingering);
-            }
-        }
+        self.unbind_flows(now, proxy, worker);
     }
 
     /// Sets whether a proxy gets no new flows. Its existing flows continue.
@@ -215,17 +220,6 @@ impl NetworkCore {
         self.settled = settled;
     }
 
-    fn remove_flows(&mut self, proxy: ProxyId, worker: Option<u8>) {
-        for at in 0..self.flows.capacity() {
-            let index = FlowIndex(at as u32);
-            let theirs = |w: u8| worker.is_none_or(|worker| worker == w);
-            if self.flows.flow(index).is_some_and(|f| f.proxy == proxy && theirs(f.worker)) {
-                self.remove_flow(index);
-                self.counters.flows_lost += 1;
-            }
-        }
-    }
-
     /// Processes what is due: expired flows, announcements, repeated neighbour requests.
     pub fn on_timeout(&mut self, now: Instant, out: &mut impl NetworkOutput) {
         for _ in 0..EXPIRIES_PER_CALL_MAX {
@@ -234,6 +228,7 @@ impl NetworkCore {
             self.counters.flows_expired += u64::from(!lingering);
             self.remove_flow(index);
         }
+        self.sweep();
         self.reassembly.expire(now, &mut self.counters);
         self.announce_due(now, out);
         self.resume_held(now, out);
@@ -244,27 +239,25 @@ impl NetworkCore {
 
     /// Returns when to call [`on_timeout`](Self::on_timeout) next.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let announcement = self.announcements.iter().map(|a| a.due).min();
+        let announcement = self.announcements.front().map(|a| a.due);
         let held = self.plugins.hosts.next_timeout();
+        let sweep = (!self.sweeps.is_empty()).then_some(Instant::ZERO);
         let tables =
             [self.flows.next_deadline(), self.neighbours.next_deadline(), self.reassembly.next_deadline()];
-        tables.into_iter().chain([announcement, held]).flatten().min()
+        tables.into_iter().chain([announcement, held, sweep]).flatten().min()
     }
 
     fn announce_due(&mut self, now: Instant, out: &mut impl NetworkOutput) {
-        for at in 0..self.announcements.len() {
-            let announcement = &mut self.announcements[at];
-            if announcement.due > now {
-                continue;
-            }
-            announcement.left -= 1;
-            announcement.due = now + ANNOUNCEMENT_INTERVAL;
-            let address = announcement.address;
+        for _ in 0..ANNOUNCED_PER_CALL_MAX {
+            let Some(due) = self.announcements.pop_front_if(|first| first.due <= now) else { return };
             for port in 0..self.ports.len() {
-                self.announce(PortId(port as u16), address, out);
+                self.announce(PortId(port as u16), due.address, out);
+            }
+            if due.left > 1 {
+                let again = Announcement { left: due.left - 1, due: now + ANNOUNCEMENT_INTERVAL, ..due };
+                self.announcements.push_back(again);
             }
         }
-        self.announcements.retain(|a| a.left > 0);
     }
 
     /// Adds a flow. If the table is full, a flow of lower priority is evicted ([`FlowTable::victim`]).
@@ -278,7 +271,7 @@ impl NetworkCore {
         index
     }
 
-    fn remove_flow(&mut self, index: FlowIndex) {
+    pub(super) fn remove_flow(&mut self, index: FlowIndex) {
         self.unbind(index);
         self.flows.remove(index);
     }

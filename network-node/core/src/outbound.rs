@@ -127,7 +127,7 @@ impl NetworkCore {
             return;
         }
         let index = if record.label.is_none() {
-            self.flows.find(self.flows.hash(&packet.tuple), &packet.tuple)
+            self.find_flow(self.flows.hash(&packet.tuple), &packet.tuple)
         } else {
             let Some(index) = self.bind(now, proxy, record, &packet, out) else { return };
             Some(index)
@@ -151,7 +151,7 @@ impl NetworkCore {
     ) -> Option<FlowIndex> {
         let tuple = &packet.tuple;
         let hash = self.flows.hash(tuple);
-        let found = self.flows.find(hash, tuple);
+        let found = self.find_flow(hash, tuple);
         if let Some((index, flow)) = found.and_then(|i| self.flows.flow(i).map(|f| (i, f))) {
             let theirs = flow.proxy == proxy && flow.worker == record.worker;
             if flow.state == FlowState::Bound && theirs && flow.label == record.label {
@@ -365,7 +365,7 @@ impl NetworkCore {
         out: &mut impl NetworkOutput,
     ) {
         let Ok(segment) = Segment::parse(waiting.segment()) else { return };
-        let index = self.flows.find(self.flows.hash(&waiting.tuple), &waiting.tuple);
+        let index = self.find_flow(self.flows.hash(&waiting.tuple), &waiting.tuple);
         if let Some(flow) = index.and_then(|i| self.flows.flow_mut(i)) {
             (flow.port, flow.peer_mac) = (waiting.port, Some(mac));
         }

@@ -43,7 +43,7 @@ impl NetworkCore {
     ) {
         self.counters.segments_returned += 1;
         let Ok(tuple) = tuple_of(record.payload) else { return self.counters.drop_bad_record += 1 };
-        let Some(index) = self.flows.find(self.flows.hash(&tuple), &tuple) else {
+        let Some(index) = self.find_flow(self.flows.hash(&tuple), &tuple) else {
             return self.counters.drop_foreign_flow += 1;
         };
         if !self.search_limit.allows(now) {

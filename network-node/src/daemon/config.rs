@@ -36,6 +36,10 @@ pub struct Config {
     /// microseconds, 0 to 1,000.
     #[serde(default, deserialize_with = "spin")]
     pub spin_us: SpinSetting,
+    /// The processors of the data workers: worker n runs on the n-th, beginning again after the last. Empty:
+    /// wherever the scheduler puts it.
+    #[serde(default)]
+    pub cpus: Vec<u16>,
     /// The LAN ports.
     pub lan: Vec<LanSection>,
     /// Networks whose VIPs and egress addresses this node answers for. If empty, it answers for all. Network

@@ -21,6 +21,7 @@ use super::config::Config;
 use super::data_thread::{Addresses, Question};
 use super::driver::DriverControl;
 use super::driver_objects::KernelObjects;
+use super::lan::Lan;
 use super::metrics::WorkerMetrics;
 use super::module_routes;
 use super::plugin_metrics::{self, PluginMetrics, Shared};
@@ -33,32 +34,43 @@ use super::workers::DataWorkers;
 /// Timeout for a worker to put a policy into force.
 const POLICY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs the daemon until SIGTERM or SIGINT, with its workers in `threads`, which the workers of a proxy share
-/// if there is an `adjacency`. Logging has to be started before.
-pub fn run(config: Config, threads: &Threads, adjacency: Option<&Adjacency>) -> Result<(), DaemonError> {
+/// Runs the daemon on its open ports until SIGTERM or SIGINT, with its workers in `threads`, which the workers
+/// of a proxy share if there is an `adjacency`. Logging has to be started before.
+pub fn run(
+    config: Config,
+    lan: Lan,
+    threads: &Threads,
+    adjacency: Option<&Adjacency>,
+) -> Result<(), DaemonError> {
     let mut record = NodeRecord::new(config.node.id, Role::NetworkNode, config.admin.url(&config.node));
     record.workers = config.workers.into();
     record.capabilities = vec!["tunnel".to_owned()];
     record.owns.clone_from(&config.owns);
-    let workers = DataWorkers::start(&config, &record, (threads, adjacency))?;
+    let no_programs = lan.no_programs;
+    let workers = DataWorkers::start(&config, &record, lan, (threads, adjacency))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Boxed, so that it is compiled once and not for each way in which a runtime polls it.
-    let result = runtime.block_on(serve(&config, record, &workers).boxed_local());
+    let result = runtime.block_on(serve(&config, record, &workers, no_programs).boxed_local());
     workers.stop();
     result
 }
 
-async fn serve(config: &Config, record: NodeRecord, workers: &DataWorkers) -> Result<(), DaemonError> {
+async fn serve(
+    config: &Config,
+    record: NodeRecord,
+    workers: &DataWorkers,
+    no_programs: Option<&'static str>,
+) -> Result<(), DaemonError> {
     let (host, owned) = (record.host.clone(), record.owned());
     let all = Workers { node: config.node.id.to_string(), mailboxes: workers.mailboxes() };
     let numbers = plugin_metrics::no_numbers();
-    let objects = Arc::new(KernelObjects);
+    let objects = Arc::new(KernelObjects { verifies: no_programs.is_none() });
     let modules = PluginModules::in_folder(
-        config.node.state_dir.join("plugins"),
+        config.node.state_dir(Role::NetworkNode).join("plugins"),
         Some(objects),
         Some(Trial::default()),
     );
-    let mut driver = DriverControl::new(config, &workers.macs);
+    let mut driver = DriverControl::new(config, &workers.macs, no_programs);
     driver.set_modules(modules.clone());
     driver.begin(&workers.sockets, &workers.reinjection)?;
     let placing = Placing::new(workers.published());

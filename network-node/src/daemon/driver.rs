@@ -23,9 +23,9 @@ use csp_xdp::{Demoted, Diverted, Driver, DriverError, Loaded, Plan, PortConfig};
 use crate::core::{DriverRules, PluginCounts};
 
 use super::config::{Config, LanSection, OnStop, PortKind};
+use super::lan::PortSocket;
 use super::plugins::{CallFailure, PreparedCall};
 use super::verification::Verification;
-use super::workers::PortSocket;
 
 /// Largest number of an earlier daemon's blocks that are copied to the workers. The driver has all of them.
 const TAKEN_OVER_MAX: usize = 4096;
@@ -97,12 +97,14 @@ pub struct DriverControl {
     /// Why level 1 is unavailable, since the last [`retry`](Self::retry); `None` if it is available or was
     /// not tried.
     unavailable: Option<String>,
+    /// Why no program may be loaded; `None` if that may be tried.
+    no_programs: Option<&'static str>,
 }
 
 impl DriverControl {
     /// Creates the controller for the ports of `config`. Loads nothing before [`begin`](Self::begin) or a
     /// policy.
-    pub fn new(config: &Config, macs: &[MacAddr]) -> Self {
+    pub fn new(config: &Config, macs: &[MacAddr], no_programs: Option<&'static str>) -> Self {
         let port = |(lan, mac): (&LanSection, &MacAddr)| Port {
             interface: lan.interface.clone(),
             mac: *mac,
@@ -125,6 +127,7 @@ impl DriverControl {
             demoted: Vec::new(),
             refused: Vec::new(),
             unavailable: None,
+            no_programs,
         }
     }
 
@@ -161,11 +164,15 @@ impl DriverControl {
     /// Loads the program unless it is loaded. Returns false, and logs the reason, if level 1 is unavailable.
     pub fn prepare(&mut self) -> bool {
         if self.driver.is_none() {
-            match self.open() {
+            let opened = match self.no_programs {
+                None => self.open().map_err(|error| error.to_string()),
+                Some(why) => Err(why.to_owned()),
+            };
+            match opened {
                 Ok(driver) => self.driver = Some(driver),
                 Err(error) => {
                     self.warn(format!("level 1 is not available, its rules stay at level 2: {error}"));
-                    self.unavailable = Some(error.to_string());
+                    self.unavailable = Some(error);
                 }
             }
         }

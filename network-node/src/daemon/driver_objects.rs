@@ -19,7 +19,11 @@ const VERIFY_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Verifies objects with the node's kernel.
 #[derive(Debug)]
-pub struct KernelObjects;
+pub struct KernelObjects {
+    /// Whether the kernel is asked. A node that may not load programs only reads what they declare; their
+    /// instances fall back.
+    pub verifies: bool,
+}
 
 impl Objects for KernelObjects {
     fn read(&self, bytes: &[u8]) -> Result<ObjectDeclaration, String> {
@@ -27,6 +31,9 @@ impl Objects for KernelObjects {
     }
 
     fn verify(&self, bytes: &[u8]) -> Result<ObjectDeclaration, String> {
+        if !self.verifies {
+            return self.read(bytes);
+        }
         // The log has several lines, which are joined before the operator sees them.
         without_abort(|| csp_xdp::verify_object(bytes))
             .map_err(|error| error.to_string().replace('\n', " | "))

@@ -1,13 +1,10 @@
-//! Creates the data workers: ports, endpoints, threads.
+//! Creates the data workers: endpoints, threads.
 
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 use csp_control::NodeRecord;
 use csp_daemon::{DaemonError, DataThread, KeyFile, Threads};
 use csp_lan::LanPort;
-use csp_lan::af_packet::{self, AfPacketConfig, Fanout};
-use csp_lan::af_xdp::{self, AfXdpConfig, Handoffs, Sharing};
 use csp_lan::tap::Tap;
 use csp_telemetry::{MailboxSender, SnapshotCell};
 use csp_transport::{Adjacency, Endpoint, EndpointConfig, Holder, PeerIdentity};
@@ -19,8 +16,9 @@ use crate::core::{CoreConfig, PluginCapacity, PortConfig, PortId};
 use crate::links::TokenSource;
 use crate::worker::NetworkWorker;
 
-use super::config::{Config, LanSection, PortKind};
+use super::config::{Config, LanSection};
 use super::data_thread::Question;
+use super::lan::{Lan, PortSocket};
 use super::metrics::Published;
 use super::proxies::Endpoints;
 
@@ -53,38 +51,26 @@ pub struct DataWorkers {
     pub reinjection: Vec<Option<Tap>>,
 }
 
-/// An AF_XDP socket, to be registered with the program that delivers its frames.
-#[derive(Debug)]
-pub struct PortSocket {
-    /// Number of the port.
-    pub port: usize,
-    /// The receive queue.
-    pub queue: u32,
-    /// The socket.
-    pub socket: OwnedFd,
-}
-
 impl DataWorkers {
-    /// Opens ports and endpoints and starts the workers in `threads`, which the workers of a proxy share if
-    /// there is an `adjacency`.
+    /// Opens endpoints and starts the workers of the ports of `lan` in `threads`, which the workers of a proxy
+    /// share if there is an `adjacency`.
     pub fn start(
         config: &Config,
         record: &NodeRecord,
+        lan: Lan,
         (threads, adjacency): (&Threads, Option<&Adjacency>),
     ) -> Result<Self, DaemonError> {
         let holder = Holder::Node(Role::NetworkNode, record.id);
-        let keys = KeyFile::load(&config.node.cluster_key_file, holder)?;
+        let keys = KeyFile::load(&config.node.cluster_key_file(Role::NetworkNode), holder)?;
         let mut all = DataWorkers {
             keys: keys.clone(),
             threads: Vec::new(),
             endpoints: Endpoints::default(),
             macs: Vec::new(),
-            sockets: Vec::new(),
-            reinjection: config.lan.iter().map(open_reinjection).collect(),
+            sockets: lan.sockets,
+            reinjection: lan.reinjection,
         };
-        let handoffs = handoffs(config)?;
-        for number in 0..config.workers {
-            let ports = open_ports(config, number, &handoffs, &mut all.sockets)?;
+        for (number, ports) in (0..config.workers).zip(lan.ports) {
             let (endpoints, places) = open_endpoints(config, record, number)?;
             all.endpoints = places;
             all.macs = ports.iter().map(|port| port.info.mac).collect();
@@ -124,78 +110,6 @@ impl DataWorkers {
     pub fn stop(mut self) {
         DataThread::stop_all(&mut self.threads, || Question::Stop);
     }
-}
-
-/// Opens the path back to the kernel for an AF_XDP port. If that fails, the node continues without it, and
-/// its rules see fewer packets.
-fn open_reinjection(lan: &LanSection) -> Option<Tap> {
-    if lan.port != PortKind::AfXdp {
-        return None;
-    }
-    let interface = &lan.interface;
-    match Tap::open(interface) {
-        Ok(tap) => {
-            let tap_name = tap.name();
-            tracing::info!(
-                interface,
-                tap = tap_name,
-                "packets that plug-ins let pass go to the host's kernel"
-            );
-            Some(tap)
-        }
-        Err(error) => {
-            tracing::warn!(interface, %error, "no way back to the host's kernel: at this port rules of levels 2 and 3 see only frames for the node's addresses");
-            None
-        }
-    }
-}
-
-/// Returns the rings between workers for each AF_XDP port.
-fn handoffs(config: &Config) -> Result<Vec<Option<Arc<Handoffs>>>, DaemonError> {
-    let of = |lan: &LanSection| {
-        let wanted = config.workers > 1 && lan.port == PortKind::AfXdp;
-        wanted.then(|| Handoffs::new(config.workers)).transpose()
-    };
-    config.lan.iter().map(of).collect::<Result<_, _>>().map_err(unavailable)
-}
-
-fn unavailable(error: impl core::fmt::Display) -> DaemonError {
-    DaemonError::Unavailable(format!("lan: {error}"))
-}
-
-fn open_ports(
-    config: &Config,
-    worker: u8,
-    handoffs: &[Option<Arc<Handoffs>>],
-    sockets: &mut Vec<PortSocket>,
-) -> Result<Vec<LanPort>, DaemonError> {
-    let open = |(at, lan): (usize, &LanSection)| match lan.port {
-        PortKind::AfPacket => {
-            let mut port = AfPacketConfig::new(&lan.interface);
-            if config.workers > 1 {
-                // Different for each port, and for each daemon in this network namespace unless process ids
-                // collide.
-                port.fanout =
-                    Some(Fanout { group: (std::process::id() as u16) ^ ((at as u16) << 12), worker });
-            }
-            af_packet::open(&port).map_err(unavailable)
-        }
-        PortKind::AfXdp => {
-            let sharing = handoffs[at].clone().map(|handoffs| Sharing { worker, handoffs });
-            let port = af_xdp::open(&AfXdpConfig { sharing, ..AfXdpConfig::new(&lan.interface) });
-            let af_xdp::Port { port, sockets: own, mode } = port.map_err(unavailable)?;
-            tracing::info!(
-                interface = lan.interface,
-                worker,
-                queues = own.len(),
-                mode = mode.as_str(),
-                "AF_XDP"
-            );
-            sockets.extend(own.into_iter().map(|(queue, socket)| PortSocket { port: at, queue, socket }));
-            Ok(port)
-        }
-    };
-    config.lan.iter().enumerate().map(open).collect()
 }
 
 fn core_config(config: &Config, worker: u8, ports: &[LanPort]) -> CoreConfig {

@@ -36,6 +36,10 @@ pub struct Config {
     /// microseconds, 0 to 1,000.
     #[serde(default, deserialize_with = "spin")]
     pub spin_us: SpinSetting,
+    /// The processors of the data workers: worker n runs on the n-th, beginning again after the last. Empty:
+    /// wherever the scheduler puts it.
+    #[serde(default)]
+    pub cpus: Vec<u16>,
     /// The provider of the SAN.
     pub san: SanSection,
     /// Capacities of the tables, per worker.

@@ -40,8 +40,9 @@ type Worker = DataThread<Question, Published>;
 /// node share if there is an `adjacency`. Logging has to be started before.
 pub fn run(config: Config, threads: &Threads, adjacency: Option<&Arc<Adjacency>>) -> Result<(), DaemonError> {
     let record = NodeRecord::new(config.node.id, Role::ProxyNode, config.admin.url(&config.node));
-    let modules = Modules::with_trial(config.node.state_dir.join("handlers"), Some(Trial::default()));
-    let keys = KeyFile::load(&config.node.cluster_key_file, Holder::Proxy)?;
+    let modules =
+        Modules::with_trial(config.node.state_dir(Role::ProxyNode).join("handlers"), Some(Trial::default()));
+    let keys = KeyFile::load(&config.node.cluster_key_file(Role::ProxyNode), Holder::Proxy)?;
     let (mut workers, record) =
         start_workers(&config, record, (threads, adjacency), (&modules, keys.keys()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -57,7 +58,7 @@ fn start_workers(
     (threads, adjacency): (&Threads, Option<&Arc<Adjacency>>),
     (modules, keys): (&Arc<Modules>, &Keys),
 ) -> Result<(Vec<Worker>, NodeRecord), DaemonError> {
-    std::fs::create_dir_all(&config.node.run_dir)?;
+    std::fs::create_dir_all(config.node.run_dir(Role::ProxyNode))?;
     let (mut workers, (makers, jobs)) = (Vec::<Worker>::new(), std::sync::mpsc::channel());
     let (planner, plans) = std::sync::mpsc::channel();
     record.workers = config.workers.into();

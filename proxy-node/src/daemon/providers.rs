@@ -34,7 +34,9 @@ pub fn listen(config: &Config, record: &NodeRecord, keys: &Keys, worker: u8) -> 
     let channel = EndpointConfig::channel(identity, Some(keys.clone()));
     let channel = EndpointConfig { links_max: CHANNEL_LINKS_MAX, ..channel };
     let path = |purpose: &str| {
-        ViAddress::Path(config.node.run_dir.join(format!("{}.w{worker}.{purpose}.sock", record.id)))
+        ViAddress::Path(
+            config.node.run_dir(Role::ProxyNode).join(format!("{}.w{worker}.{purpose}.sock", record.id)),
+        )
     };
     let port = config.san.port + u16::from(worker);
     let at = |port: u16| ViAddress::Ip((config.san.address, port).into());

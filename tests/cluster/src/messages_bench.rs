@@ -39,6 +39,8 @@ const LOSSLESS_PART: f64 = 0.8;
 pub struct Plan {
     /// The folder of the programs.
     pub binaries: PathBuf,
+    /// Whether network node and proxy node are one process.
+    pub edge: bool,
     /// Rounds; each round measures every load on both systems.
     pub rounds: u32,
     /// Seconds of each load.
@@ -129,8 +131,12 @@ impl<'a> Bench<'a> {
             signal_hook::flag::register(signal, Arc::clone(&ended))?;
         }
         let tag = format!("mb{}", std::process::id());
-        let mut cluster =
-            Cluster::lay_out(Options { binaries: plan.binaries.clone(), san: San::Shm, edge: false, tag })?;
+        let mut cluster = Cluster::lay_out(Options {
+            binaries: plan.binaries.clone(),
+            san: San::Shm,
+            edge: plan.edge,
+            tag,
+        })?;
         cluster.client.join("direct0", cluster.host(Tier::ProxyNode), "direct0")?;
         cluster.client.address("direct0", &format!("{}/24", DIRECT[0]))?;
         cluster.host(Tier::ProxyNode).address("direct0", &format!("{}/24", DIRECT[1]))?;
@@ -151,10 +157,9 @@ impl<'a> Bench<'a> {
             cluster.spawn(name, command)?;
             forwarders.push(cluster.program(name).context("it was started")?.pid());
         }
-        let mut daemons = Vec::new();
-        for tier in [Tier::NetworkNode, Tier::ProxyNode] {
-            daemons.push(cluster.daemon(tier).context("it was started")?.pid());
-        }
+        // One process is the daemon of both tiers.
+        let tiers = [Tier::NetworkNode, Tier::ProxyNode];
+        let daemons = tiers.iter().filter_map(|tier| Some(cluster.daemon(*tier)?.pid())).collect();
         Ok(Bench { plan, cluster, load, daemons, forwarders, ended })
     }
 

@@ -19,17 +19,12 @@ pub struct NodeSection {
     /// The node's id, unique in the cluster.
     #[serde(with = "serde_node_id")]
     pub id: NodeId,
-    /// Directory of sockets; need not survive a restart. Default: the unit's under systemd, else `/run/csp`.
-    #[serde(default = "default_run_dir")]
-    pub run_dir: PathBuf,
-    /// Directory of persistent state, such as the last-known-good policy. Default: the unit's under systemd,
-    /// else `/var/lib/csp`.
-    #[serde(default = "default_state_dir")]
-    pub state_dir: PathBuf,
-    /// File with the SAN keys of this node: a proxy node has the cluster's keys, other nodes the ones derived
-    /// for them. Default: the unit's credential `cluster.key` under systemd, else `/etc/csp/cluster.key`.
-    #[serde(default = "default_cluster_key_file")]
-    pub cluster_key_file: PathBuf,
+    #[serde(default)]
+    run_dir: Option<PathBuf>,
+    #[serde(default)]
+    state_dir: Option<PathBuf>,
+    #[serde(default)]
+    cluster_key_file: Option<PathBuf>,
     /// Folder of this node's certificate, as `cspctl pki issue` writes it. Default: `/etc/csp/identity` if it
     /// exists. A node without an identity is reachable from its own host only.
     #[serde(default = "default_identity")]
@@ -72,7 +67,7 @@ impl Default for LogSection {
     }
 }
 
-/// `san:` this node's connection to the storage area network.
+/// `san:` this node's connection to the system area network.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SanSection {
@@ -125,6 +120,33 @@ impl SanProvider {
 }
 
 impl NodeSection {
+    /// Returns the directory of sockets, which need not survive a restart. Default: the one of this role under
+    /// systemd, else `/run/csp`.
+    pub fn run_dir(&self, role: Role) -> PathBuf {
+        let of_unit = || of_role(of_unit("RUNTIME_DIRECTORY").collect(), role);
+        self.run_dir.clone().or_else(of_unit).unwrap_or_else(|| PathBuf::from("/run/csp"))
+    }
+
+    /// Returns the directory of persistent state, such as the last-known-good policy. Default: the one of
+    /// this role under systemd, else `/var/lib/csp`.
+    pub fn state_dir(&self, role: Role) -> PathBuf {
+        let of_unit = || of_role(of_unit("STATE_DIRECTORY").collect(), role);
+        self.state_dir.clone().or_else(of_unit).unwrap_or_else(|| PathBuf::from("/var/lib/csp"))
+    }
+
+    /// Returns the file with the SAN keys of this node: a proxy node has the cluster's keys, other nodes the
+    /// ones derived for them. Default: under systemd the unit's credential with the name of this role, such as
+    /// `proxy-node.key`, or `cluster.key`; else `/etc/csp/cluster.key`.
+    pub fn cluster_key_file(&self, role: Role) -> PathBuf {
+        let names = [format!("{role}.key"), "cluster.key".to_owned()];
+        let of_unit = || {
+            let folder = of_unit("CREDENTIALS_DIRECTORY").next()?;
+            names.iter().map(|name| folder.join(name)).find(|key| key.exists())
+        };
+        let given = self.cluster_key_file.clone().or_else(of_unit);
+        given.unwrap_or_else(|| PathBuf::from("/etc/csp/cluster.key"))
+    }
+
     /// Opens this node's identity and checks its role and id. Returns `None` for a node without one.
     pub fn credentials(&self, role: Role) -> Result<Option<Credentials>, ConfigError> {
         let Some(folder) = &self.identity else { return Ok(None) };
@@ -243,31 +265,27 @@ pub fn spin<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SpinSetting, D
     text.parse().map_err(|error| de::Error::custom(format!("{text:?} is {error}")))
 }
 
-fn default_run_dir() -> PathBuf {
-    of_unit("RUNTIME_DIRECTORY").unwrap_or_else(|| PathBuf::from("/run/csp"))
-}
-
-fn default_state_dir() -> PathBuf {
-    of_unit("STATE_DIRECTORY").unwrap_or_else(|| PathBuf::from("/var/lib/csp"))
-}
-
-fn default_cluster_key_file() -> PathBuf {
-    let of_unit = of_unit("CREDENTIALS_DIRECTORY").map(|folder| folder.join("cluster.key"));
-    of_unit.filter(|key| key.exists()).unwrap_or_else(|| PathBuf::from("/etc/csp/cluster.key"))
-}
-
 fn default_identity() -> Option<PathBuf> {
     let folder = PathBuf::from("/etc/csp/identity");
     folder.exists().then_some(folder)
 }
 
-/// Returns the directory that systemd has created for this unit (systemd.exec(5)); the first if there are
-/// several.
-fn of_unit(variable: &str) -> Option<PathBuf> {
-    let value = std::env::var_os(variable)?;
-    let first = value.as_encoded_bytes().split(|byte| *byte == b':').next()?;
-    let path = PathBuf::from(OsStr::from_bytes(first));
-    path.is_absolute().then_some(path)
+/// Returns the directories that systemd has created for this unit (systemd.exec(5)).
+fn of_unit(variable: &str) -> impl Iterator<Item = PathBuf> {
+    let value = std::env::var_os(variable).unwrap_or_default();
+    directories(&value).into_iter()
+}
+
+fn directories(value: &OsStr) -> Vec<PathBuf> {
+    let parts = value.as_encoded_bytes().split(|byte| *byte == b':');
+    parts.map(|part| PathBuf::from(OsStr::from_bytes(part))).filter(|path| path.is_absolute()).collect()
+}
+
+/// Returns the directory of a node of `role` among those of its unit: a unit that runs several nodes has one
+/// for each, with the role as its name.
+fn of_role(directories: Vec<PathBuf>, role: Role) -> Option<PathBuf> {
+    let own = directories.iter().find(|path| path.ends_with(role.as_str())).cloned();
+    own.or_else(|| directories.into_iter().next())
 }
 
 fn default_level() -> String {
@@ -276,4 +294,20 @@ fn default_level() -> String {
 
 fn default_san_port() -> u16 {
     7100
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_of_several_nodes_has_a_directory_for_each() {
+        let of = |value: &str, role| of_role(directories(OsStr::new(value)), role);
+        let both = "/var/lib/csp/network-node:/var/lib/csp/proxy-node";
+        assert_eq!(of(both, Role::NetworkNode), Some("/var/lib/csp/network-node".into()));
+        assert_eq!(of(both, Role::ProxyNode), Some("/var/lib/csp/proxy-node".into()));
+        assert_eq!(of("/var/lib/mine", Role::ProxyNode), Some("/var/lib/mine".into()));
+        assert_eq!(of("", Role::ProxyNode), None);
+        assert_eq!(of("relative", Role::ProxyNode), None);
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use csp_types::Role;
 use csp_types::options::LogFormat;
 use serde::Deserialize;
 
@@ -40,8 +41,8 @@ fn refuses(from: &str, to: &str, expected: &str) {
 fn defaults_fill_what_is_left_out() {
     let daemon = read(GOOD).unwrap();
     assert_eq!(daemon.node.id.as_str(), "pn-1");
-    assert_eq!(daemon.node.state_dir, Path::new("/var/lib/csp"));
-    assert_eq!(daemon.node.run_dir, Path::new("/run/csp"));
+    assert_eq!(daemon.node.state_dir(Role::ProxyNode), Path::new("/var/lib/csp"));
+    assert_eq!(daemon.node.run_dir(Role::ProxyNode), Path::new("/run/csp"));
     assert_eq!((daemon.log.level.as_str(), daemon.log.format), ("info", LogFormat::Text));
     assert_eq!((daemon.san.provider, daemon.san.port), (SanProvider::Auto, 7100));
     assert_eq!(daemon.admin.listen, "10.77.0.2:9102".parse().unwrap());

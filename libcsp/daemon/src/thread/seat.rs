@@ -9,6 +9,8 @@ use csp_telemetry::mailbox::Mailbox;
 use csp_types::{Duration, Instant};
 use csp_vi::{Armed, Wake};
 
+use crate::clock::now;
+
 use super::{DataWorker, LONG_SLEEP, PUBLISH_INTERVAL, Progress};
 
 /// A worker, its mailbox and what it publishes.
@@ -60,15 +62,20 @@ impl<W: DataWorker + Send> Seated for Seat<W> {
         // turns, on which heartbeats and timers depend.
         if let Some(question) = self.mailbox.poll() {
             busy = true;
+            let began = now();
             if self.worker.answer(at, question).is_break() {
                 return ControlFlow::Break(());
             }
+            self.progress.paused(now().saturating_since(began));
         }
         ControlFlow::Continue(busy | self.worker.turn(at, unix_s))
     }
 
     fn publish(&mut self) -> bool {
-        self.published.publish(&self.worker.publish())
+        let began = now();
+        let done = self.published.publish(&self.worker.publish());
+        self.progress.paused(now().saturating_since(began));
+        done
     }
 
     fn arm(&mut self) -> bool {

@@ -9,14 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use csp_types::spin::SpinSetting;
 
 use super::seat::Seated;
-use super::{DataThread, DataWorker, spawn};
+use super::{Cpus, DataThread, DataWorker, spawn};
 
 /// In which threads a daemon's workers run.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub enum Threads {
     /// Each in one of its own.
-    #[default]
-    Own,
+    Own(Cpus),
     /// Each in one that it shares with the workers of the same number of other daemons.
     Shared(SharedThreads),
 }
@@ -35,7 +34,12 @@ impl Threads {
         W: DataWorker + Send + 'static,
     {
         match self {
-            Threads::Own => DataThread::start(format!("{name}-{number}"), worker, questions_max, spin),
+            Threads::Own(cpus) => {
+                let (mut handle, seat) = DataThread::seat(worker, questions_max)?;
+                let name = format!("{name}-{number}");
+                handle.thread = Some(spawn(name, cpus.of(number), vec![seat], spin)?);
+                Ok(handle)
+            }
             Threads::Shared(shared) => {
                 let (handle, seat) = DataThread::seat(worker, questions_max)?;
                 shared.add(number, seat, (name, spin))?;
@@ -50,6 +54,7 @@ impl Threads {
 pub struct SharedThreads {
     /// The number of workers of each daemon.
     workers: Arc<[u8]>,
+    cpus: Cpus,
     waiting: Arc<Mutex<Waiting>>,
 }
 
@@ -65,8 +70,8 @@ impl std::fmt::Debug for Waiting {
 
 impl SharedThreads {
     /// Threads for daemons with these numbers of workers.
-    pub fn new(workers: &[u8]) -> Self {
-        SharedThreads { workers: workers.into(), waiting: Arc::default() }
+    pub fn new(workers: &[u8], cpus: Cpus) -> Self {
+        SharedThreads { workers: workers.into(), cpus, waiting: Arc::default() }
     }
 
     fn add(&self, number: u8, seat: Box<dyn Seated>, (name, spin): (&str, SpinSetting)) -> io::Result<()> {
@@ -81,7 +86,7 @@ impl SharedThreads {
         if seats.len() >= sharing {
             let (_, seats) = waiting.0.swap_remove(at);
             // The workers end one by one; the thread ends with the last.
-            drop(spawn(format!("{name}-{number}"), seats, spin)?);
+            drop(spawn(format!("{name}-{number}"), self.cpus.of(number), seats, spin)?);
         }
         Ok(())
     }

@@ -139,7 +139,7 @@ fn a_thread_with_a_full_mailbox_stops_and_may_be_stopped_again() {
 /// Two workers in one thread, and one that has a thread alone since its daemon has more of them.
 #[tokio::test]
 async fn workers_share_a_thread_and_end_one_by_one() {
-    let threads = Threads::Shared(SharedThreads::new(&[2, 1]));
+    let threads = Threads::Shared(SharedThreads::new(&[2, 1], Cpus::default()));
     let start = |number| threads.start(("adder", number), Adder::default(), 4, SpinSetting::Auto).unwrap();
     let (first, alone) = (start(0), start(1));
     await_published(&alone, (0, false));

@@ -270,9 +270,10 @@ impl Endpoint {
             return;
         }
         self.next_check = Instant::FAR_FUTURE;
-        for index in 0..self.table.capacity() as u32 {
-            let Some(id) = self.table.id_at(index) else { continue };
+        let mut next = self.table.first_from(0);
+        while let Some(id) = next {
             self.check_link(now, late, id);
+            next = self.table.first_from(id.index + 1);
         }
     }
 

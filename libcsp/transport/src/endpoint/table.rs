@@ -16,6 +16,8 @@ struct Slot {
 pub(super) struct Table {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// A bit for each slot with a link. A slot is several cache lines long, and most have none.
+    live: Vec<u64>,
     /// Sorted by VI. Links are few, so that neither hashing nor its seed is needed.
     by_vi: Vec<(ViId, u32)>,
 }
@@ -26,6 +28,7 @@ impl Table {
         Table {
             slots: (0..capacity).map(|_| Slot { generation: 0, link: None }).collect(),
             free: (0..capacity).rev().collect(),
+            live: vec![0; capacity.div_ceil(u64::BITS) as usize],
             by_vi: Vec::with_capacity(capacity as usize),
         }
     }
@@ -47,6 +50,7 @@ impl Table {
         let at = self.by_vi.partition_point(|&(vi, _)| vi < link.vi);
         self.by_vi.insert(at, (link.vi, index));
         slot.link = Some(link);
+        self.live[index as usize / 64] |= 1 << (index % 64);
         Some(LinkId { index, generation: slot.generation })
     }
 
@@ -56,6 +60,7 @@ impl Table {
         let link = slot.link.take()?;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(id.index);
+        self.live[id.index as usize / 64] &= !(1 << (id.index % 64));
         if let Ok(at) = self.by_vi.binary_search_by_key(&link.vi, |&(vi, _)| vi) {
             self.by_vi.remove(at);
         }
@@ -92,16 +97,26 @@ impl Table {
     }
 
     /// The id of the link in slot `index`, if one is there.
-    pub(super) fn id_at(&self, index: u32) -> Option<LinkId> {
+    fn id_at(&self, index: u32) -> Option<LinkId> {
         let slot = self.slots.get(index as usize)?;
         slot.link.as_ref().map(|_| LinkId { index, generation: slot.generation })
     }
 
+    /// The first link in slot `index` or after it.
+    pub(super) fn first_from(&self, index: u32) -> Option<LinkId> {
+        let mut at = index as usize / 64;
+        let mut word = self.live.get(at)? & (u64::MAX << (index % 64));
+        while word == 0 {
+            at += 1;
+            word = *self.live.get(at)?;
+        }
+        self.id_at(at as u32 * 64 + word.trailing_zeros())
+    }
+
     /// All links, in slot order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (LinkId, &Link)> {
-        self.slots.iter().enumerate().filter_map(|(index, slot)| {
-            let id = LinkId { index: index as u32, generation: slot.generation };
-            slot.link.as_ref().map(|link| (id, link))
-        })
+        let first = self.first_from(0);
+        let ids = core::iter::successors(first, |id| self.first_from(id.index + 1));
+        ids.filter_map(|id| Some((id, self.get(id)?)))
     }
 }

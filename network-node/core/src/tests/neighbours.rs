@@ -1,7 +1,7 @@
 //! Answers to ARP, neighbour discovery, echo and closed ports; announcements; connections that applications
 //! open.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use csp_types::{FlowLabel, MacAddr};
 use csp_wire::ethernet::{self, EtherType};
@@ -159,6 +159,22 @@ fn new_addresses_are_announced_three_times_and_old_ones_not_again() {
     core.set_services(seconds(5), &[VIP.parse().unwrap(), VIP6.parse().unwrap()], &[], &mut out).unwrap();
     assert_eq!(out.lan.len(), 1);
     assert_eq!(out.lan[0].0[..6], [0x33, 0x33, 0, 0, 0, 1]);
+}
+
+#[test]
+fn many_new_addresses_are_announced_in_parts_and_each_three_times() {
+    let config = CoreConfig::new(vec![PortConfig::new(OUR_MAC, 1500)], (1, 2));
+    let (mut core, mut out) = (NetworkCore::new(config), Output::default());
+    let services: Vec<SocketAddr> =
+        (0..1000u32).map(|n| (Ipv4Addr::from(0x0a10_0000 + n), 80).into()).collect();
+    core.set_services(seconds(0), &services, &[], &mut out).unwrap();
+    assert!(out.lan.len() < 200, "{} frames in one turn", out.lan.len());
+    for turn in [0, 2, 4] {
+        while core.next_timeout().is_some_and(|due| due <= seconds(turn)) {
+            core.on_timeout(seconds(turn), &mut out);
+        }
+    }
+    assert_eq!((out.lan.len(), core.next_timeout()), (3000, None));
 }
 
 #[test]

@@ -48,6 +48,48 @@ fn a_dead_proxys_flows_go_to_others_and_nothing_of_it_stays() {
     assert!(f.out.tunnel.iter().all(|r| r.proxy == ProxyId(0)));
 }
 
+/// A proxy with 5,000 flows has died, more than one call treats.
+fn half_swept() -> Fixture {
+    let mut f = Fixture::new();
+    f.core.set_draining(ProxyId(0), true);
+    f.core.proxy_up(ProxyId(1), "pn-2".parse().unwrap(), 1);
+    for n in 0..5000 {
+        f.frame(&ip_frame(&tcp_packet(&client(n), VIP, Tcp::SYN, &[])));
+    }
+    assert!(f.out.tunnel.drain(..).all(|r| r.proxy == ProxyId(1)));
+    f.core.set_draining(ProxyId(0), false);
+    f.core.proxy_down(ProxyId(1));
+    let left = f.core.flow_count();
+    assert!((1..5000).contains(&left), "{left} of 5,000 flows are left after one call");
+    assert!(f.core.next_timeout().is_some_and(|due| due <= f.now), "the rest is due at once");
+    f
+}
+
+#[test]
+fn flows_of_a_dead_proxy_go_to_others_before_they_are_removed() {
+    let mut f = half_swept();
+    for n in 4900..5000 {
+        f.frame(&ip_frame(&tcp_packet(&client(n), VIP, Tcp::ACK, &[])));
+    }
+    assert!(f.out.tunnel.drain(..).all(|r| r.proxy == ProxyId(0)));
+    (0..20).for_each(|_| f.core.on_timeout(f.now, &mut f.out));
+    assert_eq!((f.core.flow_count(), f.core.counters().flows_lost), (100, 5000));
+    assert!(f.core.next_timeout().is_none_or(|due| due > f.now));
+}
+
+#[test]
+fn a_proxy_that_is_back_keeps_its_new_flows() {
+    let mut f = half_swept();
+    f.core.proxy_up(ProxyId(1), "pn-2".parse().unwrap(), 1);
+    assert_eq!((f.core.flow_count(), f.core.counters().flows_lost), (0, 5000));
+    f.core.set_draining(ProxyId(0), true);
+    for n in 0..100 {
+        f.frame(&ip_frame(&tcp_packet(&client(n), VIP, Tcp::SYN, &[])));
+    }
+    (0..20).for_each(|_| f.core.on_timeout(f.now, &mut f.out));
+    assert_eq!((f.core.flow_count(), f.core.counters().flows_lost), (100, 5000));
+}
+
 #[test]
 fn a_draining_proxy_keeps_its_flows_and_gets_no_new_ones() {
     let mut f = Fixture::new();

@@ -17,6 +17,7 @@ use csp_cluster::testing;
 EXAMPLES:
   csp-messages-bench                               five rounds: a quarter of an hour
   csp-messages-bench --rounds 1 --seconds 2        a quick look
+  csp-messages-bench --two-processes               network node and proxy node as processes of their own
   csp-messages-bench --size 100 --subscribers 1,20
   csp-messages-bench --only soak --soak-s 600      PUSH to PULL for ten minutes
   csp-messages-bench --only swaps --swaps 100      messages while their handler is replaced 100 times
@@ -27,6 +28,9 @@ EXIT CODES:
   1  something could not be set up or measured"
 )]
 struct Arguments {
+    /// Network node and proxy node as two processes.
+    #[arg(long)]
+    two_processes: bool,
     /// Rounds; each round measures every load on both.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -60,6 +64,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<String> {
     let has = |part: &str| arguments.only.as_deref().is_none_or(|only| only == part);
     let plan = Plan {
         binaries: std::env::current_exe()?.parent().map(std::path::Path::to_owned).unwrap_or_default(),
+        edge: !arguments.two_processes,
         rounds: arguments.rounds,
         seconds: arguments.seconds,
         size: arguments.size,
