@@ -13,7 +13,7 @@ use csp_vi::{Armed, ViError, Wake};
 use csp_wire::packets::{HEADER_LEN, Head, Kind};
 use csp_wire::tunnel::{Record, Records};
 
-use crate::core::{CoreConfig, NetworkCore, PluginChange, PortId, ProxyId};
+use crate::core::{CoreConfig, NetworkCore, PluginChange, PortId, ProxyId, RuleSet};
 use crate::links::{
     Answered, HostInstances, HostSpec, HostTransition, LinkNotice, Links, ProxySpec, TokenSource, Transition,
     TunnelInfo,
@@ -298,6 +298,12 @@ impl NetworkWorker {
         let result = self.core.set_rules(now, services, channels, egress, &mut self.links);
         self.links.flush(now);
         result
+    }
+
+    /// Exchanges the rules in force for others; see [`NetworkCore::exchange_rules`].
+    pub fn exchange_rules(&mut self, now: Instant, rules: &mut RuleSet) {
+        self.core.exchange_rules(now, rules, &mut self.links);
+        self.links.flush(now);
     }
 
     /// Applies a change of packet plug-ins; see [`NetworkCore::change_plugins`]. `hosted` are the new

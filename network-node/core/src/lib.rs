@@ -46,6 +46,7 @@ mod proxies;
 mod rate_limit;
 mod reassembly;
 mod responder;
+mod rules;
 mod search;
 mod sweep;
 #[cfg(test)]
@@ -56,3 +57,4 @@ pub use api::{CoreConfig, Counters, FlowInfo, NetworkOutput, PortConfig, PortId,
 pub use hosts::HostCounters;
 pub use node::NetworkCore;
 pub use plugins::{DriverRules, PluginCapacity, PluginChange, PluginCounts};
+pub use rules::RuleSet;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-use csp_classify::{ChannelIndex, Classifier, PacketKey, Rule, RuleError, ServiceIndex, Target, Verdict};
+use csp_classify::{ChannelIndex, Classifier, PacketKey, RuleError, Verdict};
 use csp_types::{Duration, Instant, MacAddr, NodeId, PlacementKey, TraceRing};
 use csp_wire::ipv4;
 
@@ -16,6 +16,7 @@ use super::proxies::Proxies;
 use super::rate_limit::RateLimit;
 use super::reassembly::Reassembly;
 use super::responder::ANSWERS_PER_SECOND_MAX;
+use super::rules::RuleSet;
 use super::search::SEARCHES_PER_SECOND_MAX;
 use super::sweep::Sweep;
 
@@ -58,7 +59,6 @@ pub struct NetworkCore {
     announcements: VecDeque<Announcement>,
     /// What is to be done to the flows of workers that are gone.
     pub(super) sweeps: VecDeque<Sweep>,
-    rules: Vec<Rule>,
     identification: u16,
     pub(super) settled: bool,
     /// Ports with a path to the kernel, one bit each.
@@ -88,7 +88,6 @@ impl NetworkCore {
             workers: config.workers.max(1),
             announcements: VecDeque::with_capacity(config.rules_max),
             sweeps: VecDeque::new(),
-            rules: Vec::with_capacity(config.rules_max),
             identification: 0,
             settled: true,
             kernel: 0,
@@ -137,34 +136,23 @@ impl NetworkCore {
         egress: &[IpAddr],
         out: &mut impl NetworkOutput,
     ) -> Result<(), RuleError> {
-        let (count, capacity) = (services.len() + channels.len() + egress.len(), self.classifier.capacity());
-        if count > capacity || services.len().max(channels.len()) > usize::from(u16::MAX) {
-            return Err(RuleError::TooMany { count, capacity });
-        }
-        self.rules.clear();
-        for (at, service) in services.iter().enumerate() {
-            let target = Target::Service { port: service.port(), service: ServiceIndex(at as u16) };
-            self.rules.push(Rule { address: service.ip(), target });
-        }
-        for (at, (address, _)) in channels.iter().enumerate() {
-            let target = Target::Channel { port: address.port(), channel: ChannelIndex(at as u16) };
-            self.rules.push(Rule { address: address.ip(), target });
-        }
-        self.rules.extend(egress.iter().map(|address| Rule { address: *address, target: Target::Egress }));
+        let (capacity, before) = (self.classifier.capacity(), self.classifier.addresses());
+        let mut rules = RuleSet::new(capacity, services, channels, egress, before)?;
+        self.exchange_rules(now, &mut rules, out);
+        Ok(())
+    }
 
-        let before = self.classifier.clone();
-        self.classifier.replace(&self.rules)?;
-        self.proxies.set_channels(channels.iter().map(|(_, key)| *key));
+    /// Exchanges the rules in force for others; those are returned in their place, for the caller to free.
+    /// Otherwise as [`set_rules`](Self::set_rules).
+    pub fn exchange_rules(&mut self, now: Instant, rules: &mut RuleSet, out: &mut impl NetworkOutput) {
+        std::mem::swap(&mut self.classifier, &mut rules.classifier);
+        self.proxies.set_channels(rules.channels.iter().copied());
         self.announcements.retain(|a| self.classifier.owns(a.address));
-        for address in self.classifier.addresses() {
-            if !before.owns(*address) {
-                // Before all that are due again later: the queue is in the order of its times.
-                let new = Announcement { address: *address, left: ANNOUNCEMENTS, due: now };
-                self.announcements.push_front(new);
-            }
+        // Before all that are due again later: the queue is in the order of its times.
+        for address in rules.new.drain(..).rev() {
+            self.announcements.push_front(Announcement { address, left: ANNOUNCEMENTS, due: now });
         }
         self.announce_due(now, out);
-        Ok(())
     }
 
     /// Records that all `workers` of a proxy are reachable.

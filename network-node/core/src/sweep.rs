@@ -1,8 +1,8 @@
-//! What is done to the flows of a proxy worker that is gone: a part of the table at a time, so that frames are
-//! received in between.
+//! What is done to the flows of a proxy worker that is gone: a part of the table at a time, so that frames
+//! are received in between.
 //!
-//! A flow that is found before its turn has come is treated at once. Nothing else can be told from a whole pass
-//! over the table.
+//! A flow that is found before its turn has come is treated at once, so that packets see the table as it is
+//! after the whole pass.
 
 use csp_types::{FourTuple, Instant};
 

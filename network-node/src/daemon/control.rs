@@ -16,9 +16,11 @@ use csp_transport::Adjacency;
 use csp_types::{OwnedAddresses, Role};
 use futures_util::FutureExt as _;
 
+use crate::core::RuleSet;
+
 use super::admin::{self, AdminState};
 use super::config::Config;
-use super::data_thread::{Addresses, Question};
+use super::data_thread::Question;
 use super::driver::DriverControl;
 use super::driver_objects::KernelObjects;
 use super::lan::Lan;
@@ -29,13 +31,13 @@ use super::plugin_places::Placing;
 use super::plugin_routes;
 use super::plugins::{self, PluginControl, Plugins};
 use super::proxies::{Neighbours, host_specs, note_neighbours, proxy_specs};
-use super::workers::DataWorkers;
+use super::workers::{DataWorkers, RULES_MAX};
 
 /// Timeout for a worker to put a policy into force.
 const POLICY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs the daemon on its open ports until SIGTERM or SIGINT, with its workers in `threads`, which the workers
-/// of a proxy share if there is an `adjacency`. Logging has to be started before.
+/// Runs the daemon on its open ports until SIGTERM or SIGINT, with its workers in `threads`, which the
+/// workers of a proxy share if there is an `adjacency`. Logging has to be started before.
 pub fn run(
     config: Config,
     lan: Lan,
@@ -78,7 +80,7 @@ async fn serve(
     let options = shell_options(config, record, workers, (numbers, plugins.clone(), modules.clone()));
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
     let refreshing = tokio::spawn(plugins::refresh(plugins.clone()));
-    let mut neighbours = Neighbours::new();
+    let (mut neighbours, mut addresses) = (Neighbours::new(), Vec::new());
     let ended = loop {
         match shell.next().await {
             Event::Membership(now) => {
@@ -94,14 +96,15 @@ async fn serve(
                 let packets = shell.while_alive(packets).await;
                 send_hosts(config, workers, &neighbours, &plugins.hosts());
                 let applied = match packets {
-                    Ok(()) => apply(&owned, workers, &active).await,
+                    Ok(()) => apply(&owned, workers, &active, &addresses).await,
                     Err(error) => Err(error),
                 };
-                if let Ok(addresses) = &applied {
-                    plugins.driver.set_addresses(addresses.all());
+                let applied = applied.map(|now| addresses = now);
+                if applied.is_ok() {
+                    plugins.driver.set_addresses(addresses.iter().copied());
                 }
                 drop(plugins);
-                shell.ack(active.generation, applied.map(drop)).await;
+                shell.ack(active.generation, applied).await;
             }
             Event::Tick => {
                 set_readiness(&shell.readiness, workers);
@@ -188,12 +191,14 @@ fn send_hosts(
     }
 }
 
-/// Puts the part of the policy into force that concerns addresses of this node. Returns these addresses.
+/// Puts the part of the policy into force that concerns addresses of this node. Returns these addresses;
+/// `before` are those of the policy in force.
 async fn apply(
     owned: &OwnedAddresses,
     workers: &DataWorkers,
     active: &ActivePolicy,
-) -> Result<Addresses, String> {
+    before: &[IpAddr],
+) -> Result<Vec<IpAddr>, String> {
     let policy = &active.policy;
     let services = policy.services.iter().map(|service| (service.vip, service.port));
     // A channel between clients and servers has no owner, since nothing of it outlives a connection.
@@ -211,25 +216,24 @@ async fn apply(
     };
     let channels = kept.iter().filter(|channel| owned.contains(channel.vip)).flat_map(placed);
     let egress = policy.egress.iter().map(|e| e.address).filter(|address| owned.contains(*address));
-    let addresses = Addresses {
-        services: services.map(SocketAddr::from).collect(),
-        channels: channels.collect(),
-        egress: egress.collect(),
-    };
+    let services: Vec<SocketAddr> = services.map(SocketAddr::from).collect();
+    let (channels, egress): (Vec<_>, Vec<IpAddr>) = (channels.collect(), egress.collect());
+    let rules = RuleSet::new(RULES_MAX, &services, &channels, &egress, before);
+    let rules = rules.map_err(|error| error.to_string())?;
     for mailbox in workers.mailboxes() {
-        let addresses = addresses.clone();
-        let done = mailbox.ask(POLICY_TIMEOUT, |reply| Question::Policy(addresses, reply)).await;
-        done.map_err(|error| format!("a data worker did not apply the policy: {error}"))??;
+        let own = Box::new(rules.clone());
+        let done = mailbox.ask(POLICY_TIMEOUT, |reply| Question::Rules(own, reply)).await;
+        done.map_err(|error| format!("a data worker did not apply the policy: {error}"))?;
     }
-    let owned = addresses.services.len() + addresses.channels.len();
+    let owned = services.len() + channels.len();
     let (generation, all) = (active.generation, policy.ends().count());
     tracing::info!(generation, services = owned, of = all, "policy in force");
-    if owned == 0 && addresses.egress.is_empty() && !policy.addresses().is_empty() {
+    if owned == 0 && egress.is_empty() && !policy.addresses().is_empty() {
         tracing::warn!(
             "this node owns no VIP or egress address of the policy; see owns in its configuration"
         );
     }
-    Ok(addresses)
+    Ok(rules.addresses().to_vec())
 }
 
 fn set_readiness(readiness: &Readiness, workers: &DataWorkers) {

@@ -1,17 +1,16 @@
 //! A network worker in its data thread: requests of the control thread, and the snapshots that the worker
 //! publishes.
 
-use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
 
 use csp_classify::multifield::InstanceId;
 use csp_daemon::{DataWorker, clock};
 use csp_plugins::{Answer, CallError, EnvironmentId, Settings};
 use csp_telemetry::Reply;
-use csp_types::{FlowLabel, Instant, PlacementKey, TraceEvent};
+use csp_types::{FlowLabel, Instant, TraceEvent};
 use csp_vi::{Armed, ViError, Wake};
 
-use crate::core::{FlowInfo, PluginChange, PluginCounts};
+use crate::core::{FlowInfo, PluginChange, PluginCounts, RuleSet};
 use crate::links::{HostInstances, HostSpec, LinkNotice, ProxySpec, TunnelInfo};
 use crate::worker::NetworkWorker;
 
@@ -20,29 +19,10 @@ use super::metrics::Published;
 /// Number of turns after closing, so that CLOSE is sent before the process ends.
 const LAST_TURNS: usize = 3;
 
-/// The addresses of a policy that this node owns.
-#[derive(Clone, Debug, Default)]
-pub struct Addresses {
-    /// Addresses of services.
-    pub services: Vec<SocketAddr>,
-    /// Addresses of message channels, each with the key that determines where its channels live.
-    pub channels: Vec<(SocketAddr, PlacementKey)>,
-    /// Source addresses of connections that applications open.
-    pub egress: Vec<IpAddr>,
-}
-
-impl Addresses {
-    /// Returns all addresses, some of them more than once.
-    pub fn all(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        let ends = self.services.iter().chain(self.channels.iter().map(|(end, _)| end));
-        ends.map(SocketAddr::ip).chain(self.egress.iter().copied())
-    }
-}
-
 /// A message or request of the control thread to a worker.
 pub enum Question {
-    /// Puts a policy generation into force. Answered when it is in force or was refused.
-    Policy(Addresses, Reply<Result<(), String>>),
+    /// Puts the rules of a policy generation into force. Answered with the former ones, to be freed.
+    Rules(Box<RuleSet>, Reply<Box<RuleSet>>),
     /// Replaces the proxies by those of the membership.
     Proxies(Vec<ProxySpec>),
     /// Returns at most this many flows, each with its proxy's node.
@@ -78,9 +58,9 @@ impl DataWorker for NetworkWorker {
 
     fn answer(&mut self, now: Instant, question: Question) -> ControlFlow<()> {
         match question {
-            Question::Policy(Addresses { services, channels, egress }, reply) => {
-                let result = self.set_rules(now, &services, &channels, &egress);
-                reply.send(result.map_err(|error| error.to_string()));
+            Question::Rules(mut rules, reply) => {
+                self.exchange_rules(now, &mut rules);
+                reply.send(rules);
             }
             Question::Proxies(proxies) => self.set_proxies(now, &proxies),
             Question::Flows(limit, reply) => {

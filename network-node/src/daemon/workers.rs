@@ -25,7 +25,7 @@ use super::proxies::Endpoints;
 /// Capacity of a worker's mailbox, in requests.
 const QUESTIONS_MAX: usize = 64;
 /// Number of services and egress addresses in the largest possible policy.
-const RULES_MAX: usize = csp_policy::SERVICES_MAX + csp_policy::EGRESS_MAX;
+pub const RULES_MAX: usize = csp_policy::SERVICES_MAX + csp_policy::EGRESS_MAX;
 
 /// Capacities for the largest possible policy, and the number of flows whose rule a worker caches.
 const PLUGINS: PluginCapacity = PluginCapacity {
@@ -52,8 +52,8 @@ pub struct DataWorkers {
 }
 
 impl DataWorkers {
-    /// Opens endpoints and starts the workers of the ports of `lan` in `threads`, which the workers of a proxy
-    /// share if there is an `adjacency`.
+    /// Opens endpoints and starts the workers of the ports of `lan` in `threads`, which the workers of a
+    /// proxy share if there is an `adjacency`.
     pub fn start(
         config: &Config,
         record: &NodeRecord,

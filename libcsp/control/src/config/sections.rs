@@ -120,8 +120,8 @@ impl SanProvider {
 }
 
 impl NodeSection {
-    /// Returns the directory of sockets, which need not survive a restart. Default: the one of this role under
-    /// systemd, else `/run/csp`.
+    /// Returns the directory of sockets, which need not survive a restart. Default: the one of this role
+    /// under systemd, else `/run/csp`.
     pub fn run_dir(&self, role: Role) -> PathBuf {
         let of_unit = || of_role(of_unit("RUNTIME_DIRECTORY").collect(), role);
         self.run_dir.clone().or_else(of_unit).unwrap_or_else(|| PathBuf::from("/run/csp"))
@@ -135,8 +135,8 @@ impl NodeSection {
     }
 
     /// Returns the file with the SAN keys of this node: a proxy node has the cluster's keys, other nodes the
-    /// ones derived for them. Default: under systemd the unit's credential with the name of this role, such as
-    /// `proxy-node.key`, or `cluster.key`; else `/etc/csp/cluster.key`.
+    /// ones derived for them. Default: under systemd the unit's credential with the name of this role, such
+    /// as `proxy-node.key`, or `cluster.key`; else `/etc/csp/cluster.key`.
     pub fn cluster_key_file(&self, role: Role) -> PathBuf {
         let names = [format!("{role}.key"), "cluster.key".to_owned()];
         let of_unit = || {

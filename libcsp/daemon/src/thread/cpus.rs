@@ -36,8 +36,8 @@ impl Cpus {
     }
 }
 
-/// Has the calling thread run on one processor. If that is refused, it runs where the scheduler puts it, and the
-/// log says so.
+/// Has the calling thread run on one processor. If that is refused, it runs where the scheduler puts it, and
+/// the log says so.
 pub(super) fn pin(cpu: u16) {
     let mut set = CpuSet::new();
     set.set(cpu.into());

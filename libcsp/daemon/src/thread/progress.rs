@@ -55,8 +55,8 @@ impl Progress {
         }
     }
 
-    /// Returns the longest piece of work for the control thread since the start, and how many were longer than
-    /// [`PAUSE_MAX`].
+    /// Returns the longest piece of work for the control thread since the start, and how many pieces were
+    /// longer than [`PAUSE_MAX`].
     pub fn pauses(&self) -> (Duration, u64) {
         let longest = Duration::from_nanos(self.0.longest.load(Ordering::Relaxed));
         (longest, self.0.pauses.load(Ordering::Relaxed))

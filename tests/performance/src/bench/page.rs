@@ -6,7 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::report::{Ratio, Report, Row, Sample};
+use super::contender::Contender;
+use super::report::{Measure, Ratio, Report, Row, Sample};
 use crate::evaluation::{Bar, chart};
 
 /// Returns the report for a terminal.
@@ -43,14 +44,16 @@ pub fn write(report: &Report, folder: &Path) -> Result<()> {
          {}; commit {}.\n",
         report.rounds, report.seconds, report.machine, report.commit
     );
+    let sections = sections(report);
+    page += &at_a_glance(&sections);
     let mut layout = "";
-    for (at, section) in sections(report).into_iter().enumerate() {
+    for (at, section) in sections.into_iter().enumerate() {
         let first = section.rows[0];
         if std::mem::replace(&mut layout, first.layout) != first.layout {
             let _ = write!(page, "\n## {}\n", capital(first.layout));
         }
         let file = format!("work-{at}.svg");
-        let _ = write!(page, "\n### {}\n\n![Requests a second]({file})\n\n", first.work);
+        let _ = write!(page, "\n### {}\n\n![{}]({file})\n\n", first.work, section.charted().name());
         page += "| | requests/s | p50 | p90 | p99 | processor time |\n|---|---|---|---|---|---|\n";
         for row in &section.rows {
             let Sample { requests_per_second: rate, latency_us: [p50, p90, p99], .. } = row.median;
@@ -63,22 +66,56 @@ pub fn write(report: &Report, folder: &Path) -> Result<()> {
         }
         page.push('\n');
         section.ratios.iter().for_each(|ratio| _ = writeln!(page, "- {ratio}"));
-        let bar = |row: &&Row| Bar {
-            name: row.contender.to_owned(),
-            value: row.median.requests_per_second,
-            cells: Vec::new(),
+        let charted = section.charted();
+        let bar = |row: &&Row| {
+            let (name, value) = (row.contender.to_owned(), charted.of(&row.median));
+            Bar { name, value, cells: Vec::new() }
         };
         let bars: Vec<Bar> = section.rows.iter().map(bar).collect();
-        put(&file, chart(&format!("{}: requests a second", first.work), &bars))?;
+        put(&file, chart(&format!("{}: {}", first.work, charted.name()), &bars))?;
     }
     put("README.md", page)?;
-    put("bench.json", serde_json::to_string_pretty(report)? + "\n")
+    put("bench.json", serde_json::to_string(report)? + "\n")
+}
+
+/// The contenders of the first table.
+const FIRST: [Contender; 3] = [Contender::Direct, Contender::HaproxyTcp, Contender::HaproxyHttp];
+
+/// Returns a table of each layout: our figures divided by those of the contenders that most readers ask for.
+fn at_a_glance(sections: &[Section<'_>]) -> String {
+    let heads = FIRST.map(|contender| format!("of {} | ", contender.name())).concat();
+    let mut out = "\n## At a glance\n\nRequests a second (of the open loop: latency) divided by those of others, with the bar of each.\n\
+         What a bar asks for, and why one is missed: [SPECIFICATION.md](../../SPECIFICATION.md#performance).\n"
+        .to_owned();
+    let mut layout = "";
+    for section in sections {
+        let first = section.rows[0];
+        if std::mem::replace(&mut layout, first.layout) != first.layout {
+            let rule = "---|".repeat(FIRST.len());
+            let _ = write!(out, "\n| {} | {heads}\n|---|{rule}\n", first.layout);
+        }
+        let cells = FIRST.map(|contender| {
+            let of = section.ratios.iter().filter(|ratio| ratio.to == contender.name());
+            let shown = of.filter(|ratio| ratio.measure != Measure::ApplicationTime);
+            shown.map(|ratio| ratio.short()).collect::<Vec<_>>().join(", ") + " | "
+        });
+        let _ = writeln!(out, "| {} | {}", first.work, cells.concat().trim_end());
+    }
+    out
 }
 
 /// The rows and ratios of one work in one layout.
 struct Section<'a> {
     rows: Vec<&'a Row>,
     ratios: Vec<&'a Ratio>,
+}
+
+impl Section<'_> {
+    /// What its chart shows: at a fixed rate there is only the latency to tell contenders apart.
+    fn charted(&self) -> Measure {
+        let rates = self.ratios.iter().any(|ratio| ratio.measure == Measure::Rate);
+        if rates || self.ratios.is_empty() { Measure::Rate } else { Measure::P99 }
+    }
 }
 
 fn sections(report: &Report) -> Vec<Section<'_>> {

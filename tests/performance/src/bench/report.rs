@@ -60,7 +60,9 @@ pub enum Measure {
 }
 
 impl Measure {
-    const fn name(self) -> &'static str {
+    /// Returns its name in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
             Measure::Rate => "requests/s",
             Measure::P50 => "p50",
@@ -70,7 +72,7 @@ impl Measure {
         }
     }
 
-    fn of(self, sample: &Sample) -> f64 {
+    pub(super) fn of(self, sample: &Sample) -> f64 {
         match self {
             Measure::Rate => sample.requests_per_second,
             Measure::P50 => sample.latency_us[0],
@@ -252,6 +254,18 @@ fn bars(layout: Layout, work: Work, to: Contender) -> Vec<(Measure, Option<f64>)
     }
 }
 
+impl Ratio {
+    /// Returns it for a cell of a table: the ratio, its measure unless that is the rate, its bar.
+    pub(super) fn short(&self) -> String {
+        let Some(median) = self.median else { return "no ratio".to_owned() };
+        let name = if self.measure == Measure::Rate { "" } else { self.measure.name() };
+        let sign = if self.measure == Measure::Rate { '≥' } else { '≤' };
+        let met = |met| if met { '✓' } else { '✗' };
+        let bar = self.bar.zip(self.met).map(|(bar, kept)| format!(" ({sign} {bar} {})", met(kept)));
+        format!("{name} {median:.2}{}", bar.unwrap_or_default()).trim_start().to_owned()
+    }
+}
+
 impl fmt::Display for Ratio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, to) = (self.measure.name(), self.to);
@@ -347,5 +361,9 @@ Transfer/sec:     24.78MB
         let refused = ratio(&own, &failed, Measure::Rate, Some(0.85));
         assert_eq!((refused.median, refused.met), (None, None));
         assert!(refused.to_string().contains("no ratio (Non-2xx"), "{refused}");
+        assert_eq!(
+            (taken.short().as_str(), refused.short().as_str()),
+            ("application's processor time 1.00 (≤ 0.5 ✗)", "no ratio")
+        );
     }
 }

@@ -1,0 +1,61 @@
+//! The policy's part of a worker: made by the control thread, which has the time, and exchanged for the one
+//! in force by the worker, which has not.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+
+use csp_classify::{ChannelIndex, Classifier, Rule, RuleError, ServiceIndex, Target};
+use csp_types::PlacementKey;
+
+/// Services, channels and egress addresses of a policy, ready for a worker.
+#[derive(Clone, Debug)]
+pub struct RuleSet {
+    pub(super) classifier: Classifier,
+    /// The keys of the channels' addresses, by [`ChannelIndex`].
+    pub(super) channels: Vec<PlacementKey>,
+    /// The addresses that the former set did not have.
+    pub(super) new: Vec<IpAddr>,
+}
+
+impl RuleSet {
+    /// Makes the rules of services (virtual address and port), of the addresses of message channels, and of
+    /// egress addresses, with room for `capacity` of them; `before` are the addresses of the set that it
+    /// replaces.
+    ///
+    /// # Errors
+    /// There are more rules than fit, or two with the same address and port.
+    pub fn new(
+        capacity: usize,
+        services: &[SocketAddr],
+        channels: &[(SocketAddr, PlacementKey)],
+        egress: &[IpAddr],
+        before: &[IpAddr],
+    ) -> Result<Self, RuleError> {
+        let count = services.len() + channels.len() + egress.len();
+        if count > capacity || services.len().max(channels.len()) > usize::from(u16::MAX) {
+            return Err(RuleError::TooMany { count, capacity });
+        }
+        let service = |(at, end): (usize, &SocketAddr)| {
+            let target = Target::Service { port: end.port(), service: ServiceIndex(at as u16) };
+            Rule { address: end.ip(), target }
+        };
+        let channel = |(at, (end, _)): (usize, &(SocketAddr, PlacementKey))| {
+            let target = Target::Channel { port: end.port(), channel: ChannelIndex(at as u16) };
+            Rule { address: end.ip(), target }
+        };
+        let mut rules: Vec<Rule> = services.iter().enumerate().map(service).collect();
+        rules.extend(channels.iter().enumerate().map(channel));
+        rules.extend(egress.iter().map(|address| Rule { address: *address, target: Target::Egress }));
+        let mut classifier = Classifier::new(capacity);
+        classifier.replace(&rules)?;
+        let before: HashSet<&IpAddr> = before.iter().collect();
+        let new = classifier.addresses().iter().filter(|address| !before.contains(address)).copied();
+        let new = new.collect();
+        Ok(RuleSet { classifier, channels: channels.iter().map(|(_, key)| *key).collect(), new })
+    }
+
+    /// Returns the addresses of the rules, each once.
+    pub fn addresses(&self) -> &[IpAddr] {
+        self.classifier.addresses()
+    }
+}
