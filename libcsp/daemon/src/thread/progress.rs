@@ -9,7 +9,7 @@ use csp_types::{Duration, Instant};
 const SLEEPS: u64 = u64::MAX;
 
 /// Work for the control thread that takes longer than this is counted: receive queues fill meanwhile.
-pub const PAUSE_MAX: Duration = Duration::from_micros(500);
+const PAUSE_MAX: Duration = Duration::from_micros(500);
 
 /// The progress of a worker in its data thread, readable by other threads.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ struct Shared {
     turn: AtomicU64,
     /// The longest piece of work for the control thread, in nanoseconds.
     longest: AtomicU64,
-    /// Pieces longer than [`PAUSE_MAX`].
+    /// Pieces longer than `PAUSE_MAX`.
     pauses: AtomicU64,
 }
 
@@ -56,7 +56,7 @@ impl Progress {
     }
 
     /// Returns the longest piece of work for the control thread since the start, and how many pieces were
-    /// longer than [`PAUSE_MAX`].
+    /// longer than 500 µs.
     pub fn pauses(&self) -> (Duration, u64) {
         let longest = Duration::from_nanos(self.0.longest.load(Ordering::Relaxed));
         (longest, self.0.pauses.load(Ordering::Relaxed))
