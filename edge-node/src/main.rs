@@ -2,11 +2,11 @@
 //! shares its thread with a worker of the other, so that a segment on its way needs no wake-up between them.
 //! They stay two nodes, with a configuration, a registration and an admin endpoint each.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::Parser;
+use clap::{ArgGroup, Parser};
 use csp_daemon::{Cpus, DaemonError, ServiceManager, SharedThreads, Threads, privileges, program, trial};
 use csp_network_node::daemon as network;
 use csp_proxy_node::daemon as proxy;
@@ -19,6 +19,7 @@ use rustix::process::{Signal, getpid, kill_process};
 #[command(
     name = "csp-edge-node",
     version,
+    group = ArgGroup::new("files").args(["network_node", "proxy_node"]).multiple(true),
     after_help = "\
 EXAMPLES:
   csp-edge-node --network-node /etc/csp/network-node.yaml --proxy-node /etc/csp/proxy-node.yaml
@@ -43,7 +44,7 @@ struct Arguments {
     #[arg(long, value_name = "FILE", required_unless_present_any = ["completions", "check_config"])]
     proxy_node: Option<PathBuf>,
     /// Only check the configurations, or the one that is named.
-    #[arg(long, alias = "check")]
+    #[arg(long, alias = "check", requires = "files")]
     check_config: bool,
     /// Print a completion script for a shell, for packages.
     #[arg(long, value_name = "SHELL", hide = true)]
@@ -70,6 +71,9 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), DaemonError> {
     let network = arguments.network_node.as_deref().map(network::config::Config::load).transpose()?;
     let proxy = arguments.proxy_node.as_deref().map(proxy::config::Config::load).transpose()?;
+    if let (Some(network), Some(proxy)) = (&network, &proxy) {
+        cpus_of(arguments, network, proxy)?;
+    }
     if arguments.check_config {
         for path in [&arguments.network_node, &arguments.proxy_node].into_iter().flatten() {
             println!("{}: the configuration is right", path.display());
@@ -81,13 +85,13 @@ fn run(arguments: &Arguments) -> Result<(), DaemonError> {
     program::raise_descriptor_limit("csp-edge-node");
     ServiceManager::of_nodes(2);
     csp_daemon::init_logging(&network.log)?;
-    let lan = open_ports(&network)?;
+    let lan = open_ports(&network).unwrap_or_else(|error| exit("network node", &error));
     if [network.san.provider, proxy.san.provider].iter().any(|provider| provider.allows("ucx")) {
         // Loading the library changes the environment, which no other thread may read meanwhile. A node that
         // needs it reports why it cannot be had.
         let _ = csp_vi::ucx::load();
     }
-    let cpus = Cpus::new(cpus_of(&network, &proxy)?)?;
+    let cpus = Cpus::new(cpus_of(arguments, &network, &proxy)?)?;
     let threads = Threads::Shared(SharedThreads::new(&[network.workers, proxy.workers], cpus));
     let adjacency = Adjacency::new(network.node.id, proxy.node.id, network.workers.min(proxy.workers));
     let adjacency = Arc::new(adjacency);
@@ -102,15 +106,20 @@ fn run(arguments: &Arguments) -> Result<(), DaemonError> {
 
 /// Returns the processors of the threads, which workers of both nodes share.
 fn cpus_of<'a>(
+    arguments: &Arguments,
     network: &'a network::config::Config,
     proxy: &'a proxy::config::Config,
 ) -> Result<&'a [u16], DaemonError> {
     match (&network.cpus[..], &proxy.cpus[..]) {
         (one, other) if one == other || other.is_empty() => Ok(one),
         ([], other) => Ok(other),
-        (one, other) => Err(DaemonError::Unavailable(format!(
-            "cpus: the network node has {one:?} and the proxy node {other:?}, but their workers share threads: name the same"
-        ))),
+        (one, other) => {
+            let fault = format!(
+                "{other:?} are not the network node's {one:?}, but their workers share threads: name the same"
+            );
+            let file = arguments.proxy_node.as_deref().unwrap_or(Path::new(""));
+            Err(DaemonError::config(file, "cpus", fault))
+        }
     }
 }
 
@@ -119,6 +128,7 @@ fn cpus_of<'a>(
 fn open_ports(config: &network::config::Config) -> Result<network::Lan, DaemonError> {
     let mut lan = network::Lan::open(config)?;
     if lan.needs_programs() {
+        privileges::keep_to_this_process()?;
         tracing::warn!(
             "with AF_XDP ports this process keeps the capabilities to change the driver's program"
         );
@@ -136,11 +146,13 @@ fn or_exit(node: &str, ended: Result<(), DaemonError>) {
             // Each node has handlers of its own for the signal: the other may have seen it already.
             let _ = kill_process(getpid(), Signal::TERM);
         }
-        Err(error) => {
-            // The other node's workers wait in vain for those of this one, or share their threads.
-            eprintln!("csp-edge-node: {node}: {error}");
-            tracing::error!(%error, "the {node} has ended, and the process with it");
-            std::process::exit(error.exit_code().into());
-        }
+        // The other node's workers wait in vain for those of this one, or share their threads.
+        Err(error) => exit(node, &error),
     }
+}
+
+fn exit(node: &str, error: &DaemonError) -> ! {
+    eprintln!("csp-edge-node: {node}: {error}");
+    tracing::error!(%error, "the {node} has ended, and the process with it");
+    std::process::exit(error.exit_code().into());
 }

@@ -1,5 +1,7 @@
 //! Why a daemon ended, and its exit code.
 
+use std::path::Path;
+
 use csp_control::{ConfigError, ControlError, exit_code};
 use csp_telemetry::{AdminError, LogError};
 
@@ -31,6 +33,11 @@ pub enum DaemonError {
 }
 
 impl DaemonError {
+    /// The error for a field of a configuration file that is right by itself and does not fit another file.
+    pub fn config(file: &Path, field: &str, fault: String) -> Self {
+        DaemonError::Config(ConfigError::new(&file.display().to_string(), field, fault))
+    }
+
     /// The error for the SAN provider `provider`, with the provider's reason.
     pub fn provider(provider: csp_vi::ProviderKind, reason: &csp_vi::ViError) -> Self {
         DaemonError::Unavailable(format!("san.provider: {provider} does not work here: {reason}"))

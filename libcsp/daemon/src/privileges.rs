@@ -1,6 +1,8 @@
 //! Privileges that a daemon needs to start only.
 
-use rustix::thread::{CapabilitySet, capabilities, clear_ambient_capability_set, set_capabilities};
+use rustix::thread::{
+    CapabilitySet, capabilities, clear_ambient_capability_set, set_capabilities, set_no_new_privs,
+};
 
 use crate::DaemonError;
 
@@ -12,18 +14,33 @@ const OF_PORTS: CapabilitySet = CapabilitySet::NET_RAW
     .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::SYS_ADMIN);
 
-/// Gives up the capabilities by which ports are opened, for this thread and all that it starts from now on;
-/// they cannot be had again. Call it before the first thread is started.
+/// Gives up the capabilities by which ports are opened, for this thread and all that it starts from now on,
+/// programs included; they cannot be had again. Call it before the first thread is started.
 ///
 /// # Errors
 /// The kernel refuses it.
 pub fn give_up_ports() -> Result<(), DaemonError> {
+    keep_with(OF_PORTS)
+}
+
+/// Has no program that this process starts from now on inherit its capabilities. Call it before the first
+/// thread is started.
+///
+/// # Errors
+/// The kernel refuses it.
+pub fn keep_to_this_process() -> Result<(), DaemonError> {
+    keep_with(CapabilitySet::empty())
+}
+
+/// Gives up `lost`, and what other programs inherit.
+fn keep_with(lost: CapabilitySet) -> Result<(), DaemonError> {
     let of = |error: rustix::io::Errno| std::io::Error::from(error);
-    let mut sets = capabilities(None).map_err(of)?;
-    for set in [&mut sets.effective, &mut sets.permitted, &mut sets.inheritable] {
-        set.remove(OF_PORTS);
-    }
-    // What is not inheritable any more is not ambient either; without ambient capabilities this is no change.
+    // Or a program that root starts would have all of the bounding set.
+    set_no_new_privs(true).map_err(of)?;
     clear_ambient_capability_set().map_err(of)?;
+    let mut sets = capabilities(None).map_err(of)?;
+    sets.effective.remove(lost);
+    sets.permitted.remove(lost);
+    sets.inheritable = CapabilitySet::empty();
     Ok(set_capabilities(None, sets).map_err(of)?)
 }

@@ -99,7 +99,12 @@ async fn serve(
                     Ok(()) => apply(&owned, workers, &active, &addresses).await,
                     Err(error) => Err(error),
                 };
-                let applied = applied.map(|now| addresses = now);
+                // After a failure workers may have other rules than each other: the next ones announce all.
+                let (now, applied) = match applied {
+                    Ok(now) => (now, Ok(())),
+                    Err(error) => (Vec::new(), Err(error)),
+                };
+                addresses = now;
                 if applied.is_ok() {
                     plugins.driver.set_addresses(addresses.iter().copied());
                 }

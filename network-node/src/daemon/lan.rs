@@ -3,16 +3,19 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use csp_daemon::DaemonError;
+use csp_daemon::{DaemonError, KeyFile};
 use csp_lan::LanPort;
 use csp_lan::af_packet::{self, AfPacketConfig, Fanout};
 use csp_lan::af_xdp::{self, AfXdpConfig, Handoffs, Sharing};
 use csp_lan::tap::Tap;
+use csp_transport::Holder;
+use csp_types::Role;
 
 use super::config::{Config, LanSection, PortKind};
 
-/// The open ports of a node.
+/// The open ports of a node, and its keys, which are read first: their faults are the operator's to mend.
 pub struct Lan {
+    pub(super) keys: KeyFile,
     /// Indexed by worker number, then by port number.
     pub(super) ports: Vec<Vec<LanPort>>,
     /// The sockets of AF_XDP ports.
@@ -39,13 +42,15 @@ impl Lan {
     /// limit and for the paths back to the kernel.
     ///
     /// # Errors
-    /// A port cannot be opened.
+    /// The key file is wrong, or a port cannot be opened.
     pub fn open(config: &Config) -> Result<Self, DaemonError> {
+        let holder = Holder::Node(Role::NetworkNode, config.node.id);
+        let keys = KeyFile::load(&config.node.cluster_key_file(Role::NetworkNode), holder)?;
         let (mut sockets, handoffs) = (Vec::new(), handoffs(config)?);
         let open = |worker| open_ports(config, worker, &handoffs, &mut sockets);
         let ports = (0..config.workers).map(open).collect::<Result<_, _>>()?;
         let reinjection = config.lan.iter().map(open_reinjection).collect();
-        Ok(Lan { ports, sockets, reinjection, no_programs: None })
+        Ok(Lan { keys, ports, sockets, reinjection, no_programs: None })
     }
 
     /// Returns whether the ports work only with a program in the driver: those of AF_XDP.

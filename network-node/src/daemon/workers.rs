@@ -7,7 +7,7 @@ use csp_daemon::{DaemonError, DataThread, KeyFile, Threads};
 use csp_lan::LanPort;
 use csp_lan::tap::Tap;
 use csp_telemetry::{MailboxSender, SnapshotCell};
-use csp_transport::{Adjacency, Endpoint, EndpointConfig, Holder, PeerIdentity};
+use csp_transport::{Adjacency, Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::{MacAddr, Role};
 use csp_vi::ProviderKind;
 
@@ -60,8 +60,7 @@ impl DataWorkers {
         lan: Lan,
         (threads, adjacency): (&Threads, Option<&Adjacency>),
     ) -> Result<Self, DaemonError> {
-        let holder = Holder::Node(Role::NetworkNode, record.id);
-        let keys = KeyFile::load(&config.node.cluster_key_file(Role::NetworkNode), holder)?;
+        let keys = lan.keys;
         let mut all = DataWorkers {
             keys: keys.clone(),
             threads: Vec::new(),
