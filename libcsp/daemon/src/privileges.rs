@@ -20,7 +20,7 @@ const OF_PORTS: CapabilitySet = CapabilitySet::NET_RAW
 /// # Errors
 /// The kernel refuses it.
 pub fn give_up_ports() -> Result<(), DaemonError> {
-    keep_with(OF_PORTS)
+    give_up(OF_PORTS)
 }
 
 /// Has no program that this process starts from now on inherit its capabilities. Call it before the first
@@ -29,11 +29,11 @@ pub fn give_up_ports() -> Result<(), DaemonError> {
 /// # Errors
 /// The kernel refuses it.
 pub fn keep_to_this_process() -> Result<(), DaemonError> {
-    keep_with(CapabilitySet::empty())
+    give_up(CapabilitySet::empty())
 }
 
-/// Gives up `lost`, and what other programs inherit.
-fn keep_with(lost: CapabilitySet) -> Result<(), DaemonError> {
+/// Gives up `lost`, and every capability that a program started from here would inherit.
+fn give_up(lost: CapabilitySet) -> Result<(), DaemonError> {
     let of = |error: rustix::io::Errno| std::io::Error::from(error);
     // Or a program that root starts would have all of the bounding set.
     set_no_new_privs(true).map_err(of)?;

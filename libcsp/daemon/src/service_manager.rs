@@ -12,7 +12,8 @@ use crate::thread::Progress;
 /// node dead after 800 ms of silence.
 const TURN_MAX: Duration = Duration::from_secs(5);
 
-/// The nodes of this process. systemd knows the process only, so that what it is told holds for all of them.
+/// The nodes of this process. systemd watches the process as a whole: the process reports that it has
+/// started when each of its nodes has, and that it is alive while each of them is.
 #[derive(Debug)]
 struct Nodes {
     /// How many run in the process.

@@ -111,7 +111,8 @@ struct Section<'a> {
 }
 
 impl Section<'_> {
-    /// What its chart shows: at a fixed rate there is only the latency to tell contenders apart.
+    /// Returns what its chart shows: requests a second; for an open loop, which offers every contender the
+    /// same rate, the latency of 99 %.
     fn charted(&self) -> Measure {
         let rates = self.ratios.iter().any(|ratio| ratio.measure == Measure::Rate);
         if rates || self.ratios.is_empty() { Measure::Rate } else { Measure::P99 }

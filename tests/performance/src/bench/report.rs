@@ -259,10 +259,15 @@ impl Ratio {
     pub(super) fn short(&self) -> String {
         let Some(median) = self.median else { return "no ratio".to_owned() };
         let name = if self.measure == Measure::Rate { "" } else { self.measure.name() };
+        let bar = self.bar_and_sign().map_or(String::new(), |bar| format!(" ({bar})"));
+        format!("{name} {median:.2}{bar}").trim_start().to_owned()
+    }
+
+    /// Returns the bar as `≥ 1.3`, and whether it is met.
+    fn bar_and_sign(&self) -> Option<String> {
         let sign = if self.measure == Measure::Rate { '≥' } else { '≤' };
-        let met = |met| if met { '✓' } else { '✗' };
-        let bar = self.bar.zip(self.met).map(|(bar, kept)| format!(" ({sign} {bar} {})", met(kept)));
-        format!("{name} {median:.2}{}", bar.unwrap_or_default()).trim_start().to_owned()
+        let met = self.met.map_or("", |met| if met { " ✓" } else { " ✗" });
+        self.bar.map(|bar| format!("{sign} {bar}{met}"))
     }
 }
 
@@ -277,12 +282,7 @@ impl fmt::Display for Ratio {
             }
             (None, None) => write!(f, "{name} of {to}: no ratio")?,
         }
-        let sign = if self.measure == Measure::Rate { '≥' } else { '≤' };
-        match (self.bar, self.met) {
-            (Some(bar), Some(met)) => write!(f, ", bar {sign} {bar} {}", if met { '✓' } else { '✗' }),
-            (Some(bar), None) => write!(f, ", bar {sign} {bar}"),
-            _ => Ok(()),
-        }
+        self.bar_and_sign().map_or(Ok(()), |bar| write!(f, ", bar {bar}"))
     }
 }
 
