@@ -39,7 +39,7 @@ RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 SEEDS ?= 1000
 # Named beside parts of the workspace, so that libraries get the features that the whole has, and are compiled once (tests/features).
 FEATURES := -p csp-features
-PURE_CRATES := csp-types csp-wire csp-api csp-handlers csp-tcp csp-classify csp-plugins csp-network-core csp-proxy-core csp-messages csp-quality csp-zmtp csp-services csp-formats csp-queries csp-operators csp-guest csp-config csp-policy csp-planner
+PURE_CRATES := csp-types csp-wire csp-api csp-handlers csp-tcp csp-classify csp-election csp-plugins csp-network-core csp-proxy-core csp-messages csp-quality csp-zmtp csp-services csp-formats csp-queries csp-operators csp-guest csp-config csp-policy csp-planner
 
 .PHONY: help
 help: ## this list
@@ -170,6 +170,11 @@ test-faults: packages-test ## daemons and programs killed, stopped and crowded: 
 	$(CARGO) test --release --locked --workspace --no-fail-fast --test crowd --test failures --test g_contexts --test handlers --test placement --test plugins --test relay --test several -- --ignored --nocapture
 	$(CARGO) test --release --locked -p csp-app-node --lib $(FEATURES) -- --ignored
 	$(CARGO) test --release --locked -p csp-context --test program $(FEATURES) -- --ignored --nocapture
+
+.PHONY: test-front
+test-front: packages-test ## network nodes of one LAN that take over from each other: killed, stopped, cables pulled, drained, busy; times and connections (root, an idle machine, 6 minutes; ROUNDS=20 SECONDS=600)
+	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
+	ROUNDS=$(ROUNDS) SECONDS=$(SECONDS) $(CARGO) test --release --locked -p csp-cluster --test takeover $(FEATURES) -- --ignored --nocapture --test-threads 1
 
 .PHONY: test-formats
 test-formats: packages-formats ## SBE against the official sbe-tool: its codecs make the vectors anew, and read what csp-formats writes (Maven, 2 minutes; SEED=, MESSAGES=)

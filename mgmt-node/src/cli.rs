@@ -37,6 +37,7 @@ mod queries;
 mod rules;
 mod table;
 mod top;
+mod vips;
 
 use clap::FromArgMatches;
 use futures_util::FutureExt as _;
@@ -107,6 +108,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Nodes => observe::nodes(&context).await,
         Command::Get(args) => get::get(&context, &args).await,
         Command::Services => observe::services(&context).await,
+        Command::Vips => vips::vips(&context).await,
         Command::Channels => channels::channels(&context).await,
         Command::Contexts { command: None } => contexts::contexts(&context).await,
         Command::Contexts { command: Some(ContextsCommand::Top(args)) } => {

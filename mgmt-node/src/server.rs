@@ -54,6 +54,7 @@ pub fn router(cluster: Arc<Cluster>, logins: Arc<Logins>, names: Names) -> Route
         .route("/api/v1/nodes", get(|State(c): Shared| async move { Json(c.nodes()) }))
         .route("/api/v1/nodes/{id}/drain", put(drain).delete(resume))
         .route("/api/v1/services", get(|State(c): Shared| async move { Json(c.services().await) }))
+        .route("/api/v1/vip-groups", get(|State(c): Shared| async move { Json(c.vip_groups().await) }))
         .route("/api/v1/channels", get(|State(c): Shared| async move { Json(c.channels().await) }))
         .route("/api/v1/quality", get(|State(c): Shared| async move { Json(c.quality().await) }))
         .route("/api/v1/contexts", get(|State(c): Shared| async move { Json(c.contexts().await) }))
@@ -199,7 +200,8 @@ async fn apply(
     })
 }
 
-/// `PUT /api/v1/nodes/{id}/drain`: the node gets no new connections. 204; the node shows it when it follows.
+/// `PUT /api/v1/nodes/{id}/drain`: the node gets no new connections, and a network node gives its VIP groups
+/// to others. 204; the node shows it when it follows.
 /// 412 if it is the last proxy node in service, unless `force=true` is asked for.
 async fn drain(
     State(cluster): Shared,
@@ -245,9 +247,9 @@ async fn set_draining(cluster: &Cluster, uri: &Uri, id: &str, draining: bool) ->
     match role {
         // A node that is away may have been drained before.
         None if draining => return Err(unknown()),
-        None | Some(Role::ProxyNode | Role::AppNode) => {}
+        None | Some(Role::NetworkNode | Role::ProxyNode | Role::AppNode) => {}
         Some(role) => {
-            let text = format!("{id} is a {role}: proxy nodes and application nodes drain");
+            let text = format!("{id} is a {role}: network nodes, proxy nodes and application nodes drain");
             return Err(refuse(StatusCode::UNPROCESSABLE_ENTITY, text));
         }
     }

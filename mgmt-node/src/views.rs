@@ -5,6 +5,7 @@ mod channels;
 mod contexts;
 mod messages;
 mod quality;
+mod vip_groups;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -12,6 +12,7 @@ mod control;
 mod data_thread;
 mod driver;
 mod driver_objects;
+mod groups;
 mod host_calls;
 mod lan;
 mod metrics;

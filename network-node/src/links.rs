@@ -5,21 +5,20 @@
 //! membership ([`ProxySpec`]); whether a proxy is alive is decided by its links alone.
 
 mod hosts;
+mod output;
 mod places;
 mod spec;
 
 use std::collections::VecDeque;
 
-use csp_lan::{LanTransmitter, TxOffload, steering};
-use csp_plugins::EnvironmentId;
+use csp_lan::LanTransmitter;
 use csp_transport::{
     Backoff, BackoffConfig, DownReason, Endpoint, LinkId, PeerIdentity, Purpose, TunnelBatch,
 };
 use csp_types::{Instant, NodeId, Role};
-use csp_wire::packets::Head;
-use csp_wire::tunnel::Record;
+use csp_wire::tunnel::{ELECTION_SINCE, Record};
 
-use crate::core::{NetworkOutput, PortId, ProxyId, TunnelFull};
+use crate::core::ProxyId;
 use hosts::Hosts;
 use places::Places;
 
@@ -60,6 +59,8 @@ struct Tunnel {
     tried: bool,
     /// Whether it was up, broke, and was not dialled again since: its proxy may be alive.
     broken: bool,
+    /// Whether its proxy knows [`csp_wire::tunnel::RecordKind::Election`].
+    elects: bool,
 }
 
 /// A change of the core's view that a link event causes.
@@ -211,6 +212,7 @@ impl Links {
                 failure_reported: false,
                 tried: false,
                 broken: false,
+                elects: false,
             });
         }
     }
@@ -284,6 +286,8 @@ impl Links {
         tunnel.state = State::Up(link, peer.incarnation);
         tunnel.backoff.succeeded();
         (tunnel.failure_reported, tunnel.tried, tunnel.broken) = (false, true, false);
+        let version = self.endpoints[endpoint].link(link).map_or(0, |info| info.version);
+        tunnel.elects = version >= ELECTION_SINCE;
         match &mut tunnel.batch {
             Some(batch) => batch.reset(link),
             empty => *empty = Some(TunnelBatch::with_queue(&self.endpoints[endpoint], link, QUEUE_MESSAGES)),
@@ -353,6 +357,28 @@ impl Links {
             State::Down => false,
         };
         current.then_some(at)
+    }
+
+    /// Sends a message of the election through every tunnel whose proxy knows it. What finds no room is lost:
+    /// the next one follows soon.
+    pub(crate) fn send_election(&mut self, now: Instant, message: &[u8]) {
+        let Links { tunnels, endpoints, .. } = self;
+        for tunnel in tunnels.iter_mut().filter(|tunnel| tunnel.elects) {
+            if let (State::Up(..), Some(batch)) = (tunnel.state, &mut tunnel.batch) {
+                let record = Record::election(tunnel.spec.worker, message);
+                let _ = batch.send(now, &mut endpoints[tunnel.spec.endpoint], &record, &[message]);
+            }
+        }
+    }
+
+    /// Returns the proxies whose votes count in an election: those that are registered, and those that a
+    /// tunnel reaches although their registration has lapsed.
+    pub(crate) fn voters(&self) -> Vec<NodeId> {
+        let counts = |t: &&Tunnel| t.dial || matches!(t.state, State::Up(..));
+        let mut voters: Vec<NodeId> = self.tunnels.iter().filter(counts).map(|t| t.node).collect();
+        voters.sort_unstable();
+        voters.dedup();
+        voters
     }
 
     /// Returns a proxy if the tunnel to its worker of this worker's number is up.
@@ -448,49 +474,5 @@ fn describe(reason: &DownReason) -> String {
         DownReason::Died(cause) => format!("died: {cause:?}"),
         DownReason::Refused { code, text } => format!("refused ({code:?}): {text}"),
         DownReason::Unreachable { why } => format!("unreachable: {why}"),
-    }
-}
-
-impl NetworkOutput for Links {
-    fn tunnel(
-        &mut self,
-        now: Instant,
-        proxy: ProxyId,
-        record: &Record<'_>,
-        parts: &[&[u8]],
-    ) -> Result<(), TunnelFull> {
-        let at = self.places.of_worker(proxy, record.worker).ok_or(TunnelFull)?;
-        let tunnel = self.tunnels.get_mut(at).ok_or(TunnelFull)?;
-        let (State::Up(..), Some(batch)) = (tunnel.state, &mut tunnel.batch) else { return Err(TunnelFull) };
-        let endpoint = &mut self.endpoints[tunnel.spec.endpoint];
-        batch.send(now, endpoint, record, parts).map_err(|_| TunnelFull)
-    }
-
-    fn host(
-        &mut self,
-        now: Instant,
-        host: EnvironmentId,
-        head: &Head,
-        frame: &[u8],
-    ) -> Result<(), TunnelFull> {
-        self.hosts.send(now, host, (head, frame), &mut self.endpoints)
-    }
-
-    fn kernel(&mut self, port: PortId, frame: &[u8], offload: Option<TxOffload>) {
-        // Every worker has a copy of these frames; the kernel must receive only one.
-        if self.worker != 0 && steering::is_shared(frame) {
-            return;
-        }
-        if let Some(Some(kernel)) = self.kernels.get_mut(usize::from(port.0)) {
-            // A frame without room is counted by the device.
-            let _ = kernel.transmit(&[frame], offload);
-        }
-    }
-
-    fn lan(&mut self, port: PortId, parts: &[&[u8]], offload: Option<TxOffload>) {
-        if let Some(transmitter) = self.transmitters.get_mut(usize::from(port.0)) {
-            // A port that has no room for the frame has counted it.
-            let _ = transmitter.transmit(parts, offload);
-        }
     }
 }

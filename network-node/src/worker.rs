@@ -1,6 +1,8 @@
 //! One data worker: connects a core to its LAN ports and tunnels. Time is an argument; the surrounding thread
 //! (`csp_daemon::DataThread`, or the simulation) waits.
 
+mod election;
+
 use std::net::{IpAddr, SocketAddr};
 
 use csp_classify::RuleError;
@@ -11,13 +13,17 @@ use csp_transport::{Endpoint, LinkEvent, LinkId, MessageKind};
 use csp_types::{Instant, NodeId, PlacementKey, limits};
 use csp_vi::{Armed, ViError, Wake};
 use csp_wire::packets::{HEADER_LEN, Head, Kind};
-use csp_wire::tunnel::{Record, Records};
+use csp_wire::tunnel::{Record, RecordKind, Records};
 
 use crate::core::{CoreConfig, NetworkCore, PluginChange, PortId, ProxyId, RuleSet};
 use crate::links::{
     Answered, HostInstances, HostSpec, HostTransition, LinkNotice, Links, ProxySpec, TokenSource, Transition,
     TunnelInfo,
 };
+
+use election::Election;
+
+pub use election::{ElectionInfo, HeldGroup, OwnGroup};
 
 /// Largest number of messages from one endpoint in one turn, so that no proxy delays the others.
 const MESSAGES_PER_TURN: usize = 64;
@@ -40,6 +46,10 @@ pub struct NetworkWorker {
     receivers: Vec<Box<dyn LanReceiver>>,
     scratch: Box<[u8]>,
     malformed: u64,
+    /// Worker 0 only.
+    election: Option<Election>,
+    /// CLOCK_BOOTTIME; `None`: the time of the calls.
+    lan_clock: Option<fn() -> Instant>,
 }
 
 impl NetworkWorker {
@@ -58,6 +68,8 @@ impl NetworkWorker {
             transmitters.push(port.transmitter);
         }
         NetworkWorker {
+            election: (worker == 0).then(|| Election::new(tokens.node)),
+            lan_clock: None,
             core: NetworkCore::new(config),
             links: Links::new(endpoints, transmitters, tokens, worker, proxies_max),
             receivers,
@@ -80,6 +92,7 @@ impl NetworkWorker {
         let mut busy = self.links.dial(now, unix_now_s);
         self.apply(now, None);
         self.core.set_settled(self.links.settled());
+        self.read_lan_clock(now);
         for at in 0..self.links.endpoints.len() {
             if !self.links.is_used(at) {
                 continue;
@@ -95,6 +108,7 @@ impl NetworkWorker {
             self.core.on_timeout(now, &mut self.links);
             busy = true;
         }
+        self.take_part(now);
         self.links.flush(now);
         busy
     }
@@ -128,6 +142,16 @@ impl NetworkWorker {
         let Some((proxy, worker)) = self.links.proxy_of(at, link) else { return };
         for record in Records::new(&self.scratch[..len.min(self.scratch.len())]) {
             match record {
+                Ok(record) if record.worker == worker && record.kind == RecordKind::Election => {
+                    let from = self.links.node_of(proxy);
+                    let election = self.election.as_mut().zip(from);
+                    let time = self.core.lan_time();
+                    if election
+                        .is_some_and(|(election, from)| !election.on_message(time, from, record.payload))
+                    {
+                        self.malformed += 1;
+                    }
+                }
                 Ok(record) if record.worker == worker => {
                     self.core.on_record(now, proxy, &record, &mut self.links);
                 }
@@ -253,8 +277,13 @@ impl NetworkWorker {
             Some(Transition::Down(proxy, worker)) => self.core.worker_down(proxy, worker),
             None => {}
         }
+        let mut news = transition.is_some();
         while let Some(Transition::Down(proxy, worker)) = self.links.poll_given_up() {
             self.core.worker_down(proxy, worker);
+            news = true;
+        }
+        if news {
+            self.count_voters();
         }
     }
 
@@ -268,6 +297,7 @@ impl NetworkWorker {
                 self.core.set_draining(id, proxy.draining);
             }
         }
+        self.count_voters();
     }
 
     /// Puts a policy without channels into force; see [`set_rules`](Self::set_rules).
@@ -330,7 +360,8 @@ impl NetworkWorker {
     /// Returns when to call [`turn`](Self::turn) next if nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
         let endpoints = self.links.used().filter_map(Endpoint::next_timeout);
-        endpoints.chain(self.core.next_timeout()).chain(self.links.next_dial()).min()
+        let election = self.election.as_ref().and_then(Election::next_timeout);
+        endpoints.chain(self.core.next_timeout()).chain(self.links.next_dial()).chain(election).min()
     }
 
     /// Arms all endpoints' wake descriptors. The LAN ports' descriptors need none.
@@ -355,8 +386,9 @@ impl NetworkWorker {
         generations.fold(0, u64::wrapping_add)
     }
 
-    /// Closes every link cleanly.
+    /// Gives up all groups of addresses, and closes every link cleanly.
     pub fn close(&mut self, now: Instant) {
+        self.leave_election(now);
         self.links.close(now);
     }
 

@@ -1,6 +1,7 @@
 //! The worker's links: tunnels to network nodes, channels to processes. Implements the core's output.
 
 mod adjacent;
+mod holders;
 mod network_workers;
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,7 +14,10 @@ use csp_wire::tunnel::Record;
 
 use crate::core::{Blocked, ChannelId, Lane, ProxyOutput};
 use adjacent::Adjacent;
+use holders::Holders;
 use network_workers::{NetworkWorker, NetworkWorkers, Tunnel};
+
+pub use holders::AddressGroup;
 
 /// Identifies the process of a channel; a restarted process is a different one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -46,6 +50,8 @@ pub(crate) struct Links {
     network_workers: NetworkWorkers,
     /// What network nodes own, by their registrations; a node that is not in it owns all addresses.
     owned: HashMap<NodeId, OwnedAddresses>,
+    /// Who holds groups of addresses.
+    pub(crate) holders: Holders,
     /// In ascending order of their numbers, so that equal runs send in the same order.
     channels: BTreeMap<ChannelId, ProcessChannel>,
     by_process: HashMap<(usize, ProcessKey), ChannelId>,
@@ -61,6 +67,7 @@ impl Links {
         Links {
             network_workers: NetworkWorkers::new(tunnel_endpoints.len()),
             owned: HashMap::new(),
+            holders: Holders::default(),
             tunnel_endpoints,
             channels: BTreeMap::new(),
             by_process: HashMap::new(),
@@ -90,11 +97,72 @@ impl Links {
     }
 
     /// Removes a tunnel. Its connections wait for the next one of the same network node's worker, unless
-    /// [`next_move`](Self::next_move) reports otherwise.
-    pub(crate) fn tunnel_down(&mut self, endpoint: usize, link: LinkId) {
-        let Some(via) = self.network_workers.of_link(endpoint, link) else { return };
-        let gone = self.network_workers.get_mut(via).and_then(|w| w.tunnel.take());
+    /// [`next_move`](Self::next_move) reports otherwise. Returns the network node if it was its last tunnel.
+    pub(crate) fn tunnel_down(&mut self, endpoint: usize, link: LinkId) -> Option<NodeId> {
+        let via = self.network_workers.of_link(endpoint, link)?;
+        let worker = self.network_workers.get_mut(via)?;
+        let node = worker.node;
+        let gone = worker.tunnel.take();
         self.spare_batches.extend(gone.map(|gone| gone.batch));
+        let is_last = !self.network_workers.iter().any(|w| w.node == node && w.is_up());
+        is_last.then_some(node)
+    }
+
+    /// Returns the network node of a worker.
+    pub(crate) fn node_of(&self, via: u32) -> Option<NodeId> {
+        self.network_workers.get(via).map(|worker| worker.node)
+    }
+
+    /// Sends a message of the election to worker 0 of a network node, from worker `number` of this proxy.
+    /// What finds no room is lost: the next one follows soon.
+    pub(crate) fn send_election(&mut self, now: Instant, node: NodeId, number: u8, message: &[u8]) {
+        let Links { network_workers, tunnel_endpoints, .. } = self;
+        let first = |w: &&mut NetworkWorker| w.node == node && w.worker == 0;
+        let Some(tunnel) = network_workers.iter_mut().find(first).and_then(|w| w.tunnel.as_mut()) else {
+            return;
+        };
+        let record = Record::election(number, message);
+        let _ = tunnel.batch.send(now, &mut tunnel_endpoints[tunnel.endpoint], &record, &[message]);
+    }
+
+    /// Returns how many tunnels have lost their VI so far and waited for another.
+    pub(crate) fn interruptions(&self) -> u64 {
+        self.tunnel_endpoints.iter().map(|endpoint| endpoint.counters().links_interrupted).sum()
+    }
+
+    /// Returns the network nodes none of whose tunnels has a VI.
+    pub(crate) fn interrupted_nodes(&self) -> Vec<NodeId> {
+        let is_interrupted = |w: &NetworkWorker| {
+            let tunnel = w.tunnel.as_ref()?;
+            Some(self.tunnel_endpoints[tunnel.endpoint].link(tunnel.link)?.interrupted)
+        };
+        let mut nodes: Vec<NodeId> = self.network_nodes().collect();
+        nodes.dedup();
+        let all = |node: &NodeId| {
+            let mut of_node =
+                self.network_workers.iter().filter(|w| w.node == *node).filter_map(is_interrupted);
+            of_node.all(|interrupted| interrupted)
+        };
+        nodes.retain(all);
+        nodes
+    }
+
+    /// Returns the worker that connections of `local` are to use, if another network node than that of `via`
+    /// holds the address: preferably the one of the same number.
+    pub(crate) fn holders_worker(&self, local: IpAddr, via: u32) -> Option<u32> {
+        let holder = self.holders.of(local)?;
+        let now = self.network_workers.get(via);
+        if now.is_some_and(|worker| worker.node == holder) {
+            return None;
+        }
+        let number = now.map(|worker| worker.worker);
+        self.worker_of(holder, number).map(|worker| worker.via)
+    }
+
+    /// Returns a worker of a network node that is up, preferably the one of this number.
+    fn worker_of(&self, node: NodeId, number: Option<u8>) -> Option<&NetworkWorker> {
+        let up = || self.network_workers.iter().filter(|w| w.node == node && w.is_up());
+        up().find(|w| Some(w.worker) == number).or_else(|| up().next())
     }
 
     /// Replaces what network nodes own. A node that is not registered any more still owns what its
@@ -245,6 +313,11 @@ impl ProxyOutput for Links {
     fn network_node(&self, source: IpAddr) -> Option<u32> {
         // Answers to connections that applications open arrive at the network node's worker 0
         // (`csp_lan::steering`).
+        let of_holder =
+            self.holders.of(source).and_then(|node| self.worker_of(node, Some(limits::EGRESS_LAN_WORKER)));
+        if let Some(worker) = of_holder {
+            return Some(worker.via);
+        }
         let owns = |w: &&NetworkWorker| self.owned_by(w.node).contains(source);
         let up = || self.network_workers.iter().filter(|w| w.is_up()).filter(owns);
         up().find(|w| w.worker == limits::EGRESS_LAN_WORKER).or_else(|| up().next()).map(|w| w.via)

@@ -1,6 +1,8 @@
 //! One data worker: connects the core to its links. Time is an argument; the surrounding thread
 //! (`csp_daemon::DataThread`, or the simulation) waits.
 
+mod election;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{SendError, Sender};
@@ -15,12 +17,13 @@ use csp_transport::{Adjacency, DeathCause, DownReason, Endpoint, LinkEvent, Link
 use csp_types::{Instant, NodeId, OwnedAddresses, Owner, Role, limits};
 use csp_vi::{Armed, ViError, Wake};
 use csp_wire::channel::Messages;
-use csp_wire::tunnel::Records;
+use csp_wire::tunnel::{RecordKind, Records};
 
 use crate::core::service::both::Both;
 use crate::core::service::local::NoLocalServices;
 use crate::core::{CoreConfig, EgressRule, Process, ProxyCore, ServiceSpec, Verdict};
-use crate::links::Links;
+use crate::links::{AddressGroup, Links};
+use election::Election;
 
 /// Messages processed from one endpoint in one turn, so that no peer delays the others.
 const MESSAGES_PER_TURN: usize = 128;
@@ -71,6 +74,8 @@ pub struct WorkerPolicy {
     pub messages: MessagesPolicy,
     /// Information flows, and the link that they share.
     pub flows: Option<FlowsConfig>,
+    /// Groups of addresses that move from one network node to another.
+    pub vip_groups: Vec<AddressGroup>,
 }
 
 /// A proxy worker.
@@ -85,6 +90,7 @@ pub struct ProxyWorker {
     makers: Option<Sender<(u8, HandlerJob)>>,
     /// What plans queries and formats that clients ask for; `None`: the worker.
     planner: Option<Sender<(u8, PlanJob)>>,
+    election: Election,
 }
 
 impl ProxyWorker {
@@ -101,7 +107,8 @@ impl ProxyWorker {
         let number = config.worker;
         let local = Both::new(MessageBroker::new(messages), NoLocalServices);
         let core = ProxyCore::with_local_services(config, local);
-        ProxyWorker { number, core, links, scratch, malformed: 0, makers: None, planner: None }
+        let election = Election::new();
+        ProxyWorker { number, core, links, scratch, malformed: 0, makers: None, planner: None, election }
     }
 
     /// Gives the message broker random bytes of a cryptographic generator for the handshakes of channels with
@@ -168,6 +175,7 @@ impl ProxyWorker {
             self.core.on_timeout(now, &mut self.links);
             busy = true;
         }
+        self.take_part(now);
         self.core.drive(now, &mut self.links);
         self.ask_makers(now);
         self.links.flush(now);
@@ -184,7 +192,11 @@ impl ProxyWorker {
                         Some(via) => self.core.tunnel_up(now, via, &mut self.links),
                         None => self.links.tunnel_endpoints[at].close(now, link),
                     },
-                    LinkEvent::Down { link, .. } => self.links.tunnel_down(at, link),
+                    LinkEvent::Down { link, reason } => {
+                        if let Some(node) = self.links.tunnel_down(at, link) {
+                            self.network_node_unlinked(now, node, &reason);
+                        }
+                    }
                 }
                 self.move_connections(now);
             }
@@ -213,6 +225,9 @@ impl ProxyWorker {
         let bytes = buffer.map_or(&self.scratch[..], Buffer::bytes);
         for record in Records::new(&bytes[..len.min(bytes.len())]) {
             match record {
+                Ok(record) if record.kind == RecordKind::Election => {
+                    self.election.arrived(via, record.payload);
+                }
                 Ok(record) => self.core.on_record(now, via, &record, buffer, &mut self.links),
                 Err(_) => {
                     self.malformed += 1;
@@ -314,7 +329,8 @@ impl ProxyWorker {
     /// is in force.
     pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), PolicyError> {
         let served = self.broker_mut().apply(now, &policy.messages).map_err(PolicyError::from);
-        let WorkerPolicy { services, egress, flows, .. } = policy;
+        let WorkerPolicy { services, egress, flows, vip_groups, .. } = policy;
+        self.links.holders.set_groups(vip_groups);
         let served = served.and(self.set_flows(now, flows).map_err(PolicyError::from));
         self.core.set_policy(now, services, egress, &mut self.links);
         self.links.flush(now);
@@ -373,7 +389,8 @@ impl ProxyWorker {
 
     /// Returns when to call [`turn`](Self::turn) next if nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.endpoints().filter_map(Endpoint::next_timeout).chain(self.core.next_timeout()).min()
+        let endpoints = self.endpoints().filter_map(Endpoint::next_timeout);
+        endpoints.chain(self.core.next_timeout()).chain(self.election.next_timeout()).min()
     }
 
     /// Arms all endpoints' wake descriptors.

@@ -8,7 +8,7 @@ mod policy;
 
 pub use cluster::{
     ChannelView, ChannelsView, DropView, EtcdView, Figure, NodeState, NodeView, NodesView, OverviewView,
-    PoolMemberView, ServiceView, ServicesView, TierView, Unreachable,
+    PoolMemberView, ServiceView, ServicesView, TierView, Unreachable, VipGroupView, VipGroupsView,
 };
 pub use flows::{
     ClockView, FlowView, FlowsView, QueuesView, RecentFlowView, RecentView, SocketView, SocketsView,

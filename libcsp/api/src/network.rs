@@ -39,6 +39,32 @@ pub struct Flow {
     pub worker: u32,
 }
 
+/// The VIP groups that a network node may hold: the body of `/v1/groups`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Groups {
+    /// Proxies whose votes count.
+    pub voters: u32,
+    /// Those that the node has heard within the last second.
+    pub voters_heard: u32,
+    /// The groups.
+    pub groups: Vec<Group>,
+}
+
+/// A VIP group as one network node sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Group {
+    /// Its name.
+    pub name: Text,
+    /// Who has the votes of most proxies, if anybody has any.
+    pub holder: Option<Text>,
+    /// How many proxies vote for the holder.
+    pub votes: u32,
+    /// The highest epoch that the node has heard of.
+    pub epoch: u64,
+    /// How long this node has held the group, in milliseconds; `null` if it does not.
+    pub held_ms: Option<u64>,
+}
+
 /// A tunnel from one worker to a worker of a proxy: an element of `/v1/tunnels`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Tunnel {

@@ -56,6 +56,10 @@ pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
     lines.extend(gone.map(|egress| format!("- egress {}", egress_summary(egress))));
     let come = new.egress.iter().filter(|egress| !old.egress.contains(egress));
     lines.extend(come.map(|egress| format!("+ egress {}", egress_summary(egress))));
+    let gone = old.vip_groups.iter().filter(|group| !new.vip_groups.contains(group));
+    lines.extend(gone.map(|group| format!("- VIP group {}", group.summary())));
+    let come = new.vip_groups.iter().filter(|group| !old.vip_groups.contains(group));
+    lines.extend(come.map(|group| format!("+ VIP group {}", group.summary())));
     let gone = old.programs.iter().filter(|rule| !new.programs.contains(rule));
     lines.extend(gone.map(|rule| format!("- program {}", program_summary(rule))));
     let come = new.programs.iter().filter(|rule| !old.programs.contains(rule));

@@ -31,6 +31,7 @@ mod queries;
 mod redact;
 mod requests;
 mod sources;
+mod vip_groups;
 mod warnings;
 
 use std::net::IpAddr;
@@ -69,6 +70,7 @@ pub use queries::{
     MESSAGE_KIB, QUERIES_MAX, QUERY_KIB_MAX, QUERY_ROWS_MAX, QUERY_WAITING_MAX, Query, QueryLimits, RowFormat,
 };
 pub use requests::{REQUESTED_MAX, Requests};
+pub use vip_groups::{GROUP_NETWORKS_MAX, GROUP_PREFERRED_MAX, VIP_GROUPS_MAX, VipGroup};
 
 /// The only `apiVersion` this build understands.
 pub const API_VERSION: &str = "csp/v1";
@@ -129,6 +131,10 @@ pub struct Policy {
     /// How applications' own connections leave.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub egress: Vec<Egress>,
+    /// Groups of VIPs and egress addresses that move from one network node to another. Addresses in none are
+    /// at every node whose configuration owns them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vip_groups: Vec<VipGroup>,
     /// What is accelerated of which programs; of those that are not named here, all that the rules of their
     /// node allow.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -308,6 +314,7 @@ impl Policy {
             information_flows: Vec::new(),
             link: None,
             egress: Vec::new(),
+            vip_groups: Vec::new(),
             programs: Vec::new(),
             access: Vec::new(),
             plugin_hosts: Vec::new(),

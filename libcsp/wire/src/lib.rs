@@ -10,6 +10,7 @@ pub mod bytes;
 pub mod channel;
 pub mod checksum;
 pub mod context;
+pub mod election;
 
 mod ecn;
 mod error;

@@ -35,6 +35,8 @@ use crate::{Ecn, WireError};
 pub const RECORD_HEADER_LEN: usize = 20;
 /// The version in every record.
 pub const VERSION: u8 = 3;
+/// The first protocol version of links whose ends know [`RecordKind::Election`].
+pub const ELECTION_SINCE: u16 = 6;
 /// Records are padded to a multiple of this many bytes.
 pub const ALIGNMENT: usize = 4;
 
@@ -60,6 +62,8 @@ pub enum RecordKind {
     /// A segment that was sent with [`Flags::RETURN_UNKNOWN`], returned as a whole packet: the proxy has no
     /// connection for it.
     Unknown = 4,
+    /// A message of [`crate::election`], on links of protocol version [`ELECTION_SINCE`] and later.
+    Election = 5,
 }
 
 impl RecordKind {
@@ -70,6 +74,7 @@ impl RecordKind {
             2 => RecordKind::IcmpError,
             3 => RecordKind::FlowEnd,
             4 => RecordKind::Unknown,
+            5 => RecordKind::Election,
             _ => return None,
         })
     }
@@ -195,6 +200,21 @@ impl<'a> Record<'a> {
     pub const fn unknown(asked: &Record<'a>, worker: u8) -> Self {
         let (kind, label) = (RecordKind::Unknown, FlowLabel::NONE);
         Record { kind, label, worker, flags: Flags::NONE, age: Age::ZERO, ..*asked }
+    }
+
+    /// Returns the record of a message of the election, for or from worker `worker` of a proxy.
+    pub const fn election(worker: u8, payload: &'a [u8]) -> Self {
+        Record {
+            kind: RecordKind::Election,
+            label: FlowLabel::NONE,
+            worker,
+            flags: Flags::NONE,
+            ecn: Ecn::NotEct,
+            age: Age::ZERO,
+            coalesced: 0,
+            segment_size: 0,
+            payload,
+        }
     }
 
     /// Parses the record at the start of `bytes`; returns also its length in bytes, padding included.

@@ -19,7 +19,7 @@ fn any_label() -> impl Strategy<Value = FlowLabel> {
 
 /// A record without its payload, and the payload.
 fn any_record() -> impl Strategy<Value = (Record<'static>, Vec<u8>)> {
-    let kind = (1u8..=4).prop_map(|kind| RecordKind::from_u8(kind).unwrap());
+    let kind = (1u8..=5).prop_map(|kind| RecordKind::from_u8(kind).unwrap());
     let numbers = (any::<u8>(), any::<u32>(), any::<u16>(), any::<u16>());
     let payload = prop::collection::vec(any::<u8>(), 1..120);
     (kind, prop::option::of(any_label()), 0u8..32, 0u8..4, numbers, payload).prop_map(

@@ -96,6 +96,14 @@ pub enum Command {
     /// List services with their pools and live state
     #[command(after_help = "Examples:\n  cspctl services\n  cspctl services -o json | jq '.services[].pool'")]
     Services,
+    /// List the groups of VIPs, and the network node that answers for each
+    ///
+    /// SINCE is how long the node has held the group, VOTES how many proxies vote for it, of those whose
+    /// votes count. EPOCH rises with each holder. NODES take part in the election.
+    #[command(
+        after_help = "Examples:\n  cspctl vips\n  cspctl vips -o json | jq -r '.groups[] | select(.holder == null).name'"
+    )]
+    Vips,
     /// List channels of messages with their peers, what they carry and what they have dropped
     ///
     /// MESSAGES and BYTES arrived. DELIVERED are the copies given to receivers. DROPPED are those not
@@ -259,18 +267,20 @@ pub enum Command {
         #[arg(long, value_enum, default_value_t = LoginRole::Viewer)]
         role: LoginRole,
     },
-    /// Take a proxy node or application node out of service without losing connections
+    /// Take a node out of service without losing connections
     ///
-    /// The node gets no new connections; those that it has continue until they end by themselves. A node that
-    /// restarts goes on draining until `cspctl resume`. A network node does not drain: its connections go on
-    /// when it comes back.
+    /// A proxy node or application node gets no new connections; those that it has continue until they end by
+    /// themselves. A network node gives its VIP groups to other network nodes, and their connections go on
+    /// there; addresses that are in no group stay, and their connections go on when the node comes back. A
+    /// node that restarts goes on draining until `cspctl resume`.
     ///
     /// The last proxy node in service does not drain, since no client could connect: --force has it drain
     /// nevertheless.
     ///
-    /// Exit code with --wait: 0 when no connection is left, 1 when some are left at the deadline.
+    /// Exit code with --wait: 0 when no connection (of a network node: no VIP group) is left, 1 when some are
+    /// left at the deadline.
     #[command(
-        after_help = "Examples:\n  cspctl drain pn-1 --wait\n  cspctl drain an-2 --wait --deadline 300\n  cspctl drain pn-1"
+        after_help = "Examples:\n  cspctl drain pn-1 --wait\n  cspctl drain an-2 --wait --deadline 300\n  cspctl drain nn-1 --wait"
     )]
     Drain(DrainArgs),
     /// Take a node that drains back into service

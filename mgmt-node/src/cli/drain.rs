@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use csp_api::mgmt::{FlowsView, NodesView, ServicesView};
+use csp_api::mgmt::{FlowsView, NodesView, ServicesView, VipGroupsView};
 use csp_types::Role;
 use reqwest::Method;
 use serde::Serialize;
@@ -23,7 +23,7 @@ const FLOWS_MAX: usize = 10_000;
 struct Drained<'a> {
     node: &'a str,
     draining: bool,
-    /// Connections left; absent if they were not counted.
+    /// Connections left, or VIP groups of a network node; absent if they were not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     connections: Option<u64>,
 }
@@ -36,6 +36,7 @@ pub(super) async fn drain(context: &Context, args: DrainArgs) -> Result<(), CliE
         return show(context, &Drained { node, draining: true, connections: None });
     }
     let role = role_of(context, node).await?;
+    let what = if role == Some(Role::NetworkNode) { "VIP groups" } else { "connections" };
     let deadline = Instant::now() + Duration::from_secs(args.deadline);
     let mut reported = None;
     loop {
@@ -46,14 +47,12 @@ pub(super) async fn drain(context: &Context, args: DrainArgs) -> Result<(), CliE
         if reported != Some(left) {
             reported = Some(left);
             let seconds = deadline.saturating_duration_since(Instant::now()).as_secs();
-            eprintln!("{node}: {left} connections left, waiting for {seconds} s more");
+            eprintln!("{node}: {left} {what} left, waiting for {seconds} s more");
         }
         if Instant::now() + INTERVAL > deadline {
             show(context, &Drained { node, draining: true, connections: Some(left) })?;
-            let text = format!(
-                "{left} connections of {node} are left after {} s; it goes on draining",
-                args.deadline
-            );
+            let text =
+                format!("{left} {what} of {node} are left after {} s; it goes on draining", args.deadline);
             return Err(CliError::Failed(text));
         }
         tokio::time::sleep(INTERVAL).await;
@@ -95,16 +94,22 @@ async fn change(
 async fn role_of(context: &Context, node: &str) -> Result<Option<Role>, CliError> {
     let view: NodesView = context.client.get("/api/v1/nodes", &[]).await?;
     let role = view.nodes.into_iter().find(|n| n.id == node).map(|n| n.role);
-    Ok([Role::ProxyNode, Role::AppNode].into_iter().find(|known| role.as_deref() == Some(known.as_str())))
+    let roles = [Role::NetworkNode, Role::ProxyNode, Role::AppNode];
+    Ok(roles.into_iter().find(|known| role.as_deref() == Some(known.as_str())))
 }
 
-/// Counts the connections of a proxy node, or those of services to an application node.
+/// Counts the connections of a proxy node, those of services to an application node, or the VIP groups of a
+/// network node that another one could hold.
 async fn connections(context: &Context, node: &str, role: Option<Role>) -> Result<u64, CliError> {
     if role == Some(Role::AppNode) {
         let view: ServicesView = context.client.get("/api/v1/services", &[]).await?;
         let members =
             view.services.iter().flat_map(|service| &service.pool).filter(|member| member.node == node);
         return Ok(members.filter_map(|member| member.open_connections).sum());
+    }
+    if role == Some(Role::NetworkNode) {
+        let view: VipGroupsView = context.client.get("/api/v1/vip-groups", &[]).await?;
+        return Ok(view.groups.iter().filter(|group| group.holder.as_deref() == Some(node)).count() as u64);
     }
     let view: FlowsView = context.client.get("/api/v1/flows", &[("limit", FLOWS_MAX.to_string())]).await?;
     let own = view
@@ -116,9 +121,9 @@ async fn connections(context: &Context, node: &str, role: Option<Role>) -> Resul
 
 fn show(context: &Context, drained: &Drained<'_>) -> Result<(), CliError> {
     context.show(drained, |d| match (d.draining, d.connections) {
-        (true, Some(0)) => format!("{} is drained: it has no connections\n", d.node),
-        (true, Some(left)) => format!("{} drains: it has {left} connections\n", d.node),
-        (true, None) => format!("{} drains: it gets no new connections\n", d.node),
+        (true, Some(0)) => format!("{} is drained: nothing is left at it\n", d.node),
+        (true, Some(left)) => format!("{} drains: {left} are left at it\n", d.node),
+        (true, None) => format!("{} drains: it gets nothing new\n", d.node),
         (false, _) => format!("{} is in service\n", d.node),
     })
 }

@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
+mod addresses;
 mod api;
 mod classified;
 mod emit;
@@ -57,4 +58,4 @@ pub use api::{CoreConfig, Counters, FlowInfo, NetworkOutput, PortConfig, PortId,
 pub use hosts::HostCounters;
 pub use node::NetworkCore;
 pub use plugins::{DriverRules, PluginCapacity, PluginChange, PluginCounts};
-pub use rules::RuleSet;
+pub use rules::{AddressGroup, RuleSet};

@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use csp_classify::{ChannelIndex, Classifier, PacketKey, RuleError, Verdict};
-use csp_types::{Duration, Instant, MacAddr, NodeId, PlacementKey, TraceRing};
+use csp_types::{Instant, MacAddr, NodeId, PlacementKey, TraceRing};
 use csp_wire::ipv4;
 
+use super::addresses::Announcement;
 use super::api::{CoreConfig, Counters, FlowInfo, NetworkOutput, PortConfig, PortId, ProxyId};
 use super::flow_table::{FlowIndex, FlowState, FlowTable, Lifetimes, NewFlow};
 use super::label_table::LabelTable;
@@ -16,27 +17,13 @@ use super::proxies::Proxies;
 use super::rate_limit::RateLimit;
 use super::reassembly::Reassembly;
 use super::responder::ANSWERS_PER_SECOND_MAX;
-use super::rules::RuleSet;
+use super::rules::{AddressGroup, RuleSet};
 use super::search::SEARCHES_PER_SECOND_MAX;
 use super::sweep::Sweep;
 
-/// Number of announcements of a new address, and their interval. RFC 5227 §2.3 requires two, two seconds
-/// apart; the third one reaches a switch port that comes up late.
-const ANNOUNCEMENTS: u8 = 3;
-const ANNOUNCEMENT_INTERVAL: Duration = Duration::from_secs(2);
 /// Largest number of flows that one call of `on_timeout` removes, so that a burst of expiries does not delay
 /// the worker.
 const EXPIRIES_PER_CALL_MAX: usize = 1024;
-
-/// Largest number of addresses that one call announces, for the same reason.
-const ANNOUNCED_PER_CALL_MAX: usize = 64;
-
-/// An address that has announcements left to send.
-struct Announcement {
-    address: IpAddr,
-    left: u8,
-    due: Instant,
-}
 
 /// The network node's logic for one worker.
 pub struct NetworkCore {
@@ -55,8 +42,13 @@ pub struct NetworkCore {
     /// This worker's number, and the number of workers that share the frames of the ports.
     pub(super) worker: u8,
     pub(super) workers: u8,
+    pub(super) groups: Vec<AddressGroup>,
+    /// The time by which groups are held.
+    pub(super) lan_time: Instant,
+    /// When an address was last announced because another host claimed it.
+    pub(super) defended_at: Option<Instant>,
     /// In the order of their times.
-    announcements: VecDeque<Announcement>,
+    pub(super) announcements: VecDeque<Announcement>,
     /// What is to be done to the flows of workers that are gone.
     pub(super) sweeps: VecDeque<Sweep>,
     identification: u16,
@@ -86,6 +78,9 @@ impl NetworkCore {
             reassembly: Reassembly::new(),
             worker: config.worker,
             workers: config.workers.max(1),
+            groups: Vec::new(),
+            lan_time: Instant::ZERO,
+            defended_at: None,
             announcements: VecDeque::with_capacity(config.rules_max),
             sweeps: VecDeque::new(),
             identification: 0,
@@ -146,13 +141,9 @@ impl NetworkCore {
     /// Otherwise as [`set_rules`](Self::set_rules).
     pub fn exchange_rules(&mut self, now: Instant, rules: &mut RuleSet, out: &mut impl NetworkOutput) {
         std::mem::swap(&mut self.classifier, &mut rules.classifier);
+        std::mem::swap(&mut self.groups, &mut rules.groups);
         self.proxies.set_channels(rules.channels.iter().copied());
-        self.announcements.retain(|a| self.classifier.owns(a.address));
-        // Before all that are due again later: the queue is in the order of its times.
-        for address in rules.new.drain(..).rev() {
-            self.announcements.push_front(Announcement { address, left: ANNOUNCEMENTS, due: now });
-        }
-        self.announce_due(now, out);
+        self.announce_new(now, rules.new.drain(..), out);
     }
 
     /// Records that all `workers` of a proxy are reachable.
@@ -233,19 +224,6 @@ impl NetworkCore {
         let tables =
             [self.flows.next_deadline(), self.neighbours.next_deadline(), self.reassembly.next_deadline()];
         tables.into_iter().chain([announcement, held, sweep]).flatten().min()
-    }
-
-    fn announce_due(&mut self, now: Instant, out: &mut impl NetworkOutput) {
-        for _ in 0..ANNOUNCED_PER_CALL_MAX {
-            let Some(due) = self.announcements.pop_front_if(|first| first.due <= now) else { return };
-            for port in 0..self.ports.len() {
-                self.announce(PortId(port as u16), due.address, out);
-            }
-            if due.left > 1 {
-                let again = Announcement { left: due.left - 1, due: now + ANNOUNCEMENT_INTERVAL, ..due };
-                self.announcements.push_back(again);
-            }
-        }
     }
 
     /// Adds a flow. If the table is full, a flow of lower priority is evicted ([`FlowTable::victim`]).

@@ -73,8 +73,8 @@ impl NetworkCore {
                 }
             }
             RecordKind::Unknown => self.on_unknown(now, proxy, record, out),
-            // Only network nodes send ICMP errors through the tunnel.
-            RecordKind::IcmpError => self.counters.drop_bad_record += 1,
+            // Only network nodes send ICMP errors through the tunnel; elections are the worker's.
+            RecordKind::IcmpError | RecordKind::Election => self.counters.drop_bad_record += 1,
         }
     }
 

@@ -44,12 +44,12 @@ impl NetworkCore {
         }
         let sender = IpAddr::V4(packet.sender_ip);
         if self.classifier.owns(sender) {
-            self.counters.address_conflicts += 1;
+            self.on_foreign_claim(now, sender, out);
         } else if !packet.sender_ip.is_unspecified() {
             self.on_neighbour(now, port, sender, packet.sender_mac, out);
         }
         let asks = packet.operation == arp::Operation::Request && packet.sender_ip != packet.target_ip;
-        if asks && self.classifier.owns(packet.target_ip.into()) {
+        if asks && self.answers_for(packet.target_ip.into()) {
             self.counters.neighbour_answers += 1;
             send_arp(port, mac, packet.sender_mac, &packet.answer(mac), out);
         }
@@ -110,7 +110,7 @@ impl NetworkCore {
                 self.on_solicitation(now, reply_route, target, source_link, out);
             }
             Ok(v6::Message::NeighborAdvertisement { target, target_link, .. }) => match target_link {
-                _ if self.classifier.owns(target.into()) => self.counters.address_conflicts += 1,
+                _ if self.classifier.owns(target.into()) => self.on_foreign_claim(now, target.into(), out),
                 Some(mac) => self.on_neighbour(now, reply_route.port, target.into(), mac, out),
                 None => {}
             },
@@ -134,7 +134,7 @@ impl NetworkCore {
         if let (false, Some(mac)) = (reply_route.destination.is_unspecified(), source_link) {
             self.on_neighbour(now, reply_route.port, reply_route.destination, mac, out);
         }
-        if !self.classifier.owns(target.into()) {
+        if !self.answers_for(target.into()) {
             return;
         }
         self.counters.neighbour_answers += 1;
@@ -288,9 +288,17 @@ impl NetworkCore {
 
     /// Sends a request for a neighbour.
     pub(super) fn ask(&mut self, request: &Request, out: &mut impl NetworkOutput) {
-        self.counters.neighbour_requests += 1;
         let mac = self.port_mac(request.port);
-        match (request.address, request.requester) {
+        // In the name of an address that another node answers for, only a probe: a request would lead the
+        // neighbour's answers here (RFC 5227 §2.1.1). Neighbour discovery has none that is answered alone.
+        let speaks = self.answers_for(request.requester);
+        let requester = match request.requester {
+            IpAddr::V4(_) if !speaks => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) if !speaks => return,
+            requester => requester,
+        };
+        self.counters.neighbour_requests += 1;
+        match (request.address, requester) {
             (IpAddr::V4(target), IpAddr::V4(requester)) => {
                 let question = arp::Repr::request(mac, requester, target);
                 send_arp(request.port, mac, MacAddr::BROADCAST, &question, out);

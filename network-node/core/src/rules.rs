@@ -5,7 +5,26 @@ use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
 use csp_classify::{ChannelIndex, Classifier, Rule, RuleError, ServiceIndex, Target};
-use csp_types::PlacementKey;
+use csp_election::{GroupId, Held};
+use csp_types::{PlacementKey, Prefix};
+
+/// Addresses that several network nodes can answer for, and until when this one does.
+#[derive(Clone, Debug)]
+pub struct AddressGroup {
+    /// The group.
+    pub id: GroupId,
+    /// Its addresses.
+    pub networks: Vec<Prefix>,
+    /// Until when this node holds it, on the clock of
+    /// [`NetworkCore::set_lan_time`](super::NetworkCore::set_lan_time).
+    pub held: Held,
+}
+
+impl AddressGroup {
+    pub(super) fn contains(&self, address: IpAddr) -> bool {
+        self.networks.iter().any(|network| network.contains(address))
+    }
+}
 
 /// Services, channels and egress addresses of a policy, ready for a worker.
 #[derive(Clone, Debug)]
@@ -15,6 +34,7 @@ pub struct RuleSet {
     pub(super) channels: Vec<PlacementKey>,
     /// The addresses that the former set did not have.
     pub(super) new: Vec<IpAddr>,
+    pub(super) groups: Vec<AddressGroup>,
 }
 
 impl RuleSet {
@@ -51,7 +71,18 @@ impl RuleSet {
         let before: HashSet<&IpAddr> = before.iter().collect();
         let new = classifier.addresses().iter().filter(|address| !before.contains(address)).copied();
         let new = new.collect();
-        Ok(RuleSet { classifier, channels: channels.iter().map(|(_, key)| *key).collect(), new })
+        Ok(RuleSet {
+            classifier,
+            channels: channels.iter().map(|(_, key)| *key).collect(),
+            new,
+            groups: Vec::new(),
+        })
+    }
+
+    /// Adds the groups of addresses that are only answered for while they are held.
+    #[must_use]
+    pub fn with_groups(self, groups: Vec<AddressGroup>) -> Self {
+        RuleSet { groups, ..self }
     }
 
     /// Returns the addresses of the rules, each once.

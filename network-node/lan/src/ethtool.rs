@@ -6,6 +6,7 @@ use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const GDRVINFO: u32 = 0x03;
+const GLINK: u32 = 0x0a;
 const GFLAGS: u32 = 0x25;
 const SFLAGS: u32 = 0x26;
 const GCHANNELS: u32 = 0x3c;
@@ -48,6 +49,13 @@ impl Ethtool {
         self.ask(&mut driver).is_ok() && driver[1..3] == [u32::from_ne_bytes(*b"veth"), 0]
     }
 
+    /// Returns whether the interface is up and has a carrier.
+    fn has_link(&self) -> io::Result<bool> {
+        let mut link = [GLINK, 0];
+        self.ask(&mut link)?;
+        Ok(link[1] != 0)
+    }
+
     /// Makes the device leave VLAN tags in received frames. Returns whether this changed the setting.
     fn leave_tags(&self) -> io::Result<bool> {
         let mut flags = [GFLAGS, 0];
@@ -71,6 +79,14 @@ impl Ethtool {
         let done = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
+}
+
+/// Returns whether an interface is up and has a carrier.
+///
+/// # Errors
+/// There is no such interface, or its driver does not say.
+pub fn has_link(interface: &str) -> io::Result<bool> {
+    Ethtool::of(interface)?.has_link()
 }
 
 /// Makes a device leave VLAN tags in received frames. A program in the driver does not see tags that the

@@ -19,7 +19,7 @@ mod segment;
 pub mod steering;
 pub mod tap;
 
-pub use ethtool::leave_vlan_tags;
+pub use ethtool::{has_link, leave_vlan_tags};
 
 pub use csp_wire::offload::{Checksum, Frame, Gso, GsoKind, TxOffload};
 pub use port::{

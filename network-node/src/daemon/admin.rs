@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, HashMap};
 use axum::extract::{Query, State};
 use axum::routing::get;
 use axum::{Json, Router};
-use csp_api::network::{Flow, Tunnel};
+use csp_api::network::{Flow, Group, Groups, Tunnel};
 use csp_api::{RecentFlow, Text, TraceEntry};
 use csp_daemon::clock;
 use csp_daemon::query::{Label, Limit, QueryError, Workers};
 use csp_types::{FlowLabel, TraceKind};
 
 use crate::core::FlowInfo;
+use crate::worker::HeldGroup;
 
 use super::data_thread::Question;
 
@@ -31,6 +32,7 @@ pub fn routes(state: AdminState) -> Router {
     Router::new()
         .route("/v1/flows", get(flows))
         .route("/v1/tunnels", get(tunnels))
+        .route("/v1/groups", get(groups))
         .route("/v1/trace", get(trace))
         .route("/v1/trace/recent", get(recent))
         .with_state(state)
@@ -83,6 +85,23 @@ async fn tunnels(State(state): State<AdminState>) -> Answer<Vec<Tunnel>> {
         })
     });
     Ok(Json(of_all.collect()))
+}
+
+async fn groups(State(state): State<AdminState>) -> Answer<Groups> {
+    let answers = state.workers.ask(Question::Election).await?;
+    let Some(info) = answers.into_iter().next() else { return Ok(Json(Groups::default())) };
+    let group = |held: HeldGroup| Group {
+        name: held.name.into(),
+        holder: held.state.holder.map(|node| node.as_str().into()),
+        votes: held.state.votes as u32,
+        epoch: held.state.epoch,
+        held_ms: held.held_for.map(|time| time.as_millis() as u64),
+    };
+    Ok(Json(Groups {
+        voters: info.voters.0 as u32,
+        voters_heard: info.voters.1 as u32,
+        groups: info.groups.into_iter().map(group).collect(),
+    }))
 }
 
 async fn trace(State(state): State<AdminState>, Query(label): Query<Label>) -> Answer<Vec<TraceEntry>> {

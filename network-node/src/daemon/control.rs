@@ -23,6 +23,7 @@ use super::config::Config;
 use super::data_thread::Question;
 use super::driver::DriverControl;
 use super::driver_objects::KernelObjects;
+use super::groups::{Condition, GroupRules, Groups, port_without_link};
 use super::lan::Lan;
 use super::metrics::WorkerMetrics;
 use super::module_routes;
@@ -77,7 +78,9 @@ async fn serve(
     driver.begin(&workers.sockets, &workers.reinjection)?;
     let placing = Placing::new(workers.published());
     let plugins = PluginControl::new(all, numbers.clone(), driver, modules.clone(), placing);
-    let options = shell_options(config, record, workers, (numbers, plugins.clone(), modules.clone()));
+    let (groups, mut condition) = (Groups::default(), Condition::default());
+    let options =
+        shell_options(config, record, workers, (numbers, plugins.clone(), modules.clone()), &groups);
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
     let refreshing = tokio::spawn(plugins::refresh(plugins.clone()));
     let (mut neighbours, mut addresses) = (Neighbours::new(), Vec::new());
@@ -85,6 +88,7 @@ async fn serve(
         match shell.next().await {
             Event::Membership(now) => {
                 send_proxies(config, &host, workers, &now);
+                condition.set_draining(is_draining(config, &now), workers);
                 note_neighbours(&mut neighbours, &now, &host);
                 let plugins = shell.while_alive(plugins.lock()).await;
                 send_hosts(config, workers, &neighbours, &plugins.hosts());
@@ -96,7 +100,7 @@ async fn serve(
                 let packets = shell.while_alive(packets).await;
                 send_hosts(config, workers, &neighbours, &plugins.hosts());
                 let applied = match packets {
-                    Ok(()) => apply(&owned, workers, &active, &addresses).await,
+                    Ok(()) => apply((&owned, &groups), workers, &active, &addresses).await,
                     Err(error) => Err(error),
                 };
                 // After a failure workers may have other rules than each other: the next ones announce all.
@@ -112,11 +116,8 @@ async fn serve(
                 shell.ack(active.generation, applied).await;
             }
             Event::Tick => {
-                set_readiness(&shell.readiness, workers);
-                modules.log_stops();
-                if modules.have_come() {
-                    shell.recheck_policy();
-                }
+                condition.set_dark(port_without_link(&config.lan), workers);
+                tick(&mut shell, workers, &modules);
             }
             Event::End(ended) => break ended,
         }
@@ -127,15 +128,25 @@ async fn serve(
     Ok(ended?)
 }
 
+fn tick(shell: &mut Shell, workers: &DataWorkers, modules: &PluginModules) {
+    set_readiness(&shell.readiness, workers);
+    modules.log_stops();
+    if modules.have_come() {
+        shell.recheck_policy();
+    }
+}
+
 fn shell_options<'a>(
     config: &'a Config,
     record: NodeRecord,
     workers: &DataWorkers,
     (numbers, plugins, modules): (Shared, Plugins, Arc<PluginModules>),
+    groups: &Groups,
 ) -> ShellOptions<'a> {
     let metrics = Exposition::new();
     metrics.register(WorkerMetrics(workers.published()));
     metrics.register(PluginMetrics(numbers));
+    metrics.register(groups.clone());
     let state = AdminState {
         interfaces: config.lan.iter().map(|lan| lan.interface.clone()).collect(),
         workers: Workers { node: config.node.id.to_string(), mailboxes: workers.mailboxes() },
@@ -199,7 +210,7 @@ fn send_hosts(
 /// Puts the part of the policy into force that concerns addresses of this node. Returns these addresses;
 /// `before` are those of the policy in force.
 async fn apply(
-    owned: &OwnedAddresses,
+    (owned, groups): (&OwnedAddresses, &Groups),
     workers: &DataWorkers,
     active: &ActivePolicy,
     before: &[IpAddr],
@@ -224,11 +235,17 @@ async fn apply(
     let services: Vec<SocketAddr> = services.map(SocketAddr::from).collect();
     let (channels, egress): (Vec<_>, Vec<IpAddr>) = (channels.collect(), egress.collect());
     let rules = RuleSet::new(RULES_MAX, &services, &channels, &egress, before);
-    let rules = rules.map_err(|error| error.to_string())?;
+    let GroupRules { all, own } = groups.of_policy(policy, owned);
+    let rules = rules.map_err(|error| error.to_string())?.with_groups(all);
     for mailbox in workers.mailboxes() {
         let own = Box::new(rules.clone());
         let done = mailbox.ask(POLICY_TIMEOUT, |reply| Question::Rules(own, reply)).await;
         done.map_err(|error| format!("a data worker did not apply the policy: {error}"))?;
+    }
+    if let Some(first) = workers.mailboxes().first() {
+        first
+            .send(Question::Groups(own))
+            .map_err(|error| format!("worker 0 does not take part in elections: {error}"))?;
     }
     let owned = services.len() + channels.len();
     let (generation, all) = (active.generation, policy.ends().count());
@@ -239,6 +256,11 @@ async fn apply(
         );
     }
     Ok(rules.addresses().to_vec())
+}
+
+/// Returns whether this node's own registration says that it drains.
+fn is_draining(config: &Config, membership: &Membership) -> bool {
+    membership.nodes.get(&config.node.id).is_some_and(|own| own.record.draining)
 }
 
 fn set_readiness(readiness: &Readiness, workers: &DataWorkers) {

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use csp_classify::multifield::InstanceId;
 use csp_daemon::{DataWorker, clock};
+use csp_election::{Change, LostBy};
 use csp_plugins::{Answer, CallError, EnvironmentId, Settings};
 use csp_telemetry::Reply;
 use csp_types::{FlowLabel, Instant, TraceEvent};
@@ -12,7 +13,7 @@ use csp_vi::{Armed, ViError, Wake};
 
 use crate::core::{FlowInfo, PluginChange, PluginCounts, RuleSet};
 use crate::links::{HostInstances, HostSpec, LinkNotice, ProxySpec, TunnelInfo};
-use crate::worker::NetworkWorker;
+use crate::worker::{ElectionInfo, NetworkWorker, OwnGroup};
 
 use super::metrics::Published;
 
@@ -23,6 +24,17 @@ const LAST_TURNS: usize = 3;
 pub enum Question {
     /// Puts the rules of a policy generation into force. Answered with the former ones, to be freed.
     Rules(Box<RuleSet>, Reply<Box<RuleSet>>),
+    /// Replaces the groups of addresses that this node may hold; for worker 0, once all have the rules.
+    Groups(Vec<OwnGroup>),
+    /// Whether the LAN ports can transmit, and whether the node drains; for worker 0.
+    Condition {
+        /// All LAN ports have a link.
+        able: bool,
+        /// The node drains.
+        draining: bool,
+    },
+    /// Returns what this node holds; for worker 0.
+    Election(Reply<ElectionInfo>),
     /// Replaces the proxies by those of the membership.
     Proxies(Vec<ProxySpec>),
     /// Returns at most this many flows, each with its proxy's node.
@@ -62,6 +74,9 @@ impl DataWorker for NetworkWorker {
                 self.exchange_rules(now, &mut rules);
                 reply.send(rules);
             }
+            Question::Groups(groups) => self.set_groups(now, &groups),
+            Question::Condition { able, draining } => self.set_condition(now, able, draining),
+            Question::Election(reply) => reply.send(self.election()),
             Question::Proxies(proxies) => self.set_proxies(now, &proxies),
             Question::Flows(limit, reply) => {
                 let name =
@@ -121,8 +136,11 @@ impl DataWorker for NetworkWorker {
     }
 }
 
-/// Logs changes of tunnels, at most ten times a second, and not while frames wait.
+/// Logs changes of what is held and of tunnels, at most ten times a second, and not while frames wait.
 fn log_notices(worker: &mut NetworkWorker) {
+    while let Some((group, change)) = worker.poll_change() {
+        log_change(&group, change);
+    }
     while let Some(notice) = worker.poll_notice() {
         match notice {
             LinkNotice::Up { node, worker, address } => {
@@ -150,6 +168,27 @@ fn log_notices(worker: &mut NetworkWorker) {
             LinkNotice::HostFailed { node, reason } => {
                 tracing::warn!(host = %node, reason, "no link to the plug-in host yet; trying again");
             }
+        }
+    }
+}
+
+/// Logs a change of what this node holds.
+fn log_change(group: &str, change: Change) {
+    match change {
+        Change::Gained { epoch, .. } => {
+            tracing::info!(group, epoch, "VIP group held: this node answers for its addresses from now on");
+        }
+        Change::Lost { by: LostBy::Time, .. } => {
+            tracing::warn!(group, "VIP group lost: too few proxies have renewed their votes in time");
+        }
+        Change::Lost { by: LostBy::Yielding(Some(to)), .. } => {
+            tracing::info!(group, %to, "VIP group given to another network node");
+        }
+        Change::Lost { by: LostBy::Yielding(None), .. } => {
+            tracing::info!(group, "VIP group given up, and no other network node would take it");
+        }
+        Change::Lost { by: LostBy::Policy, .. } => {
+            tracing::info!(group, "VIP group given up: the policy has it no more");
         }
     }
 }

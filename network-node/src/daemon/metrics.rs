@@ -23,6 +23,8 @@ pub struct Published {
     tunnels_wanted: usize,
     /// Proxies in use, their limit, and listed proxies beyond it.
     proxies: (usize, usize, usize),
+    /// How often VIP groups were gained and lost; worker 0 only.
+    elections: (u64, u64),
     messages: (u64, u64),
     bytes: (u64, u64),
     no_credit: u64,
@@ -50,6 +52,7 @@ impl Published {
             proxies: (proxies, worker.proxies_max(), without_slot),
             ..Published::default()
         };
+        published.elections = worker.election_counts();
         for endpoint in worker.endpoints() {
             let counters = endpoint.counters();
             published.messages.0 += counters.messages_received;
@@ -91,6 +94,12 @@ impl MetricSource for WorkerMetrics {
             out.table("flows", published.flows, published.flow_capacity);
             out.table("datagrams", published.datagrams.0, published.datagrams.1);
             out.table("proxies", published.proxies.0, published.proxies.1);
+            if worker == "0" {
+                let help = "VIP groups that this node has taken";
+                out.counter("csp_vip_groups_gained_total", help, &[], published.elections.0);
+                let help = "VIP groups that this node has given up or lost";
+                out.counter("csp_vip_groups_lost_total", help, &[], published.elections.1);
+            }
             let help = "Proxies of the membership that are not used, because capacity.proxies others are";
             out.gauge("csp_proxies_unused", help, &labels, published.proxies.2 as f64);
             let help = "Flows with a label";

@@ -77,6 +77,7 @@ impl DataWorkers {
             let own_proxy = adjacency.map(|both| (both.proxy_node, number));
             let core = CoreConfig { own_proxy, ..core_config(config, number, &ports) };
             let mut worker = NetworkWorker::new(core, number, ports, endpoints, tokens);
+            worker.set_lan_clock(csp_daemon::clock::boot_now);
             for (at, back) in all.reinjection.iter().enumerate() {
                 if let Some(tap) = back {
                     worker.set_reinjection(PortId(at as u16), tap.transmitter());

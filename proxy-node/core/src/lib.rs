@@ -260,6 +260,13 @@ impl<S: LocalServices> ProxyCore<S> {
         self.drive(now, out);
     }
 
+    /// Moves connections to other workers of network nodes: `choose` gets a connection's own address and the
+    /// worker that it uses, and returns another one, or `None` if it stays. Call [`drive`](Self::drive)
+    /// afterwards.
+    pub fn move_to_holders(&mut self, choose: impl Fn(std::net::IpAddr, u32) -> Option<u32>) {
+        self.tcp.redirect_where(choose);
+    }
+
     /// Processes the loss of the network node's worker `from`. Its connections move to `to`, a worker of
     /// another network node.
     pub fn network_node_lost(&mut self, now: Instant, from: u32, to: u32, out: &mut impl ProxyOutput) {

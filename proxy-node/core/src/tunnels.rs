@@ -59,7 +59,8 @@ impl Tunnels {
                 path_error::on_icmp_error(cx, record.payload);
             }
             RecordKind::FlowEnd => return Arrived::AddressesTaken(record.label),
-            RecordKind::Segment | RecordKind::IcmpError | RecordKind::Unknown => {
+            // Elections are the worker's.
+            RecordKind::Segment | RecordKind::IcmpError | RecordKind::Unknown | RecordKind::Election => {
                 cx.recorder.counters.drop_misdirected += 1;
             }
         }

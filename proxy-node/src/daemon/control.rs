@@ -69,6 +69,7 @@ fn start_workers(
         let mut worker = ProxyWorker::new(core, messages_config(), san.tunnels, san.channels);
         worker.seed(rand::random());
         worker.set_clock(csp_daemon::clock::now);
+        worker.set_election_clock(csp_daemon::clock::boot_now);
         worker.set_makers(makers.clone());
         worker.set_planner(planner.clone());
         adjacency.into_iter().for_each(|both| worker.set_adjacency(Arc::clone(both)));

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use csp_election::GroupId;
 use csp_planner::Planned;
 use csp_policy::{Channel, ChannelPort, TcpOptions};
 use csp_services::{ContextSpec, MessagesPolicy};
@@ -110,7 +111,9 @@ pub fn translate(
     }
     let egress = policy.egress.iter().map(rule).collect();
     let flows = flows::translate(policy, planned.catalogue(), numbers);
-    WorkerPolicy { services, egress, messages, flows }
+    let group = |group: &csp_policy::VipGroup| (GroupId::of(&group.name), group.addresses.clone());
+    let vip_groups = policy.vip_groups.iter().map(group).collect();
+    WorkerPolicy { services, egress, messages, flows, vip_groups }
 }
 
 /// Returns the services at the ports of a channel.

@@ -121,6 +121,10 @@ impl NetworkWorkers {
         self.slots.iter().flatten()
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut NetworkWorker> {
+        self.slots.iter_mut().flatten()
+    }
+
     pub(super) fn tunnels_mut(&mut self) -> impl Iterator<Item = &mut Tunnel> {
         self.slots.iter_mut().flatten().filter_map(|w| w.tunnel.as_mut())
     }

@@ -53,7 +53,7 @@ impl World {
             while let Some(event) = self.links.tunnel_endpoints[0].poll_event() {
                 match event {
                     LinkEvent::Up { link, peer, .. } => _ = self.links.tunnel_up(0, link, &peer),
-                    LinkEvent::Down { link, .. } => self.links.tunnel_down(0, link),
+                    LinkEvent::Down { link, .. } => _ = self.links.tunnel_down(0, link),
                 }
             }
         }

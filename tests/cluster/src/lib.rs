@@ -24,6 +24,7 @@ mod host;
 pub mod identities;
 pub mod keys;
 pub mod messages_bench;
+pub mod prober;
 mod process;
 pub mod quality_bench;
 pub mod schemas;

@@ -7,8 +7,8 @@
 //!                                  └──[pn-3, 2 workers]  └──[an-3]──┘
 //! ```
 //! The network nodes have a LAN each, and own all addresses ([`Lans::Apart`]); or they share one, and each
-//! owns a VIP and an egress address ([`Lans::Shared`]). Every application host runs nginx and the upload
-//! application under `csp-run`.
+//! owns a VIP and an egress address ([`Lans::Shared`]), or is given them by election ([`Lans::Elected`]).
+//! Every application host runs nginx and the upload application under `csp-run`.
 
 mod lans;
 
@@ -121,7 +121,7 @@ impl Several {
             let network_node = &members[at].host;
             match lans {
                 Lans::Apart => client.join("lan0", network_node, "lan0")?,
-                Lans::Shared => {
+                Lans::Shared | Lans::Elected => {
                     for (host, port) in [(client, format!("client-{at}")), (network_node, format!("nn-{at}"))]
                     {
                         host.join("lan0", &lan_switch, &port)?;
@@ -378,7 +378,8 @@ impl Several {
             let (outside, address) = self.lans.outside(client);
             egress += &format!("  - {{address: {address}, destinations: [\"{outside}/32\"]}}\n");
         }
-        let text = format!("apiVersion: csp/v1\nservices:\n{services}egress:\n{egress}");
+        let groups = self.lans.groups();
+        let text = format!("apiVersion: csp/v1\nservices:\n{services}egress:\n{egress}{groups}");
         let path = self.scratch().join("policy.yaml");
         fs::write(&path, text)?;
         self.cspctl(&["policy", "apply", &path.to_string_lossy()]).map(drop)

@@ -255,3 +255,36 @@ pub struct OverviewView {
     /// Drops by reason, most recent first.
     pub drops: Vec<DropView>,
 }
+
+/// `/api/v1/vip-groups`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VipGroupsView {
+    /// The policy generation that they are of; 0 if none is active.
+    pub generation: u64,
+    /// The groups, in the policy's order.
+    pub groups: Vec<VipGroupView>,
+    /// Network nodes that did not answer.
+    #[serde(default)]
+    pub unreachable: Vec<Unreachable>,
+}
+
+/// A VIP group of the policy, and who holds it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VipGroupView {
+    /// Its name.
+    pub name: String,
+    /// Its addresses and networks.
+    pub addresses: Vec<String>,
+    /// The network node that answers for them; `null` if none does.
+    pub holder: Option<String>,
+    /// For how long it has, in milliseconds.
+    pub held_ms: Option<u64>,
+    /// The epoch: it is higher for each next holder.
+    pub epoch: u64,
+    /// Proxies that vote for the holder.
+    pub votes: u32,
+    /// Proxies whose votes count.
+    pub voters: u32,
+    /// The network nodes that take part in its election.
+    pub nodes: Vec<String>,
+}

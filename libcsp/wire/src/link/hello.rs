@@ -47,8 +47,8 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// The versions that this build speaks.
-    pub const SPOKEN: Versions = Versions { lowest: 5, highest: 5 };
+    /// The versions that this build speaks. Since 6, tunnels carry the election of addresses' owners.
+    pub const SPOKEN: Versions = Versions { lowest: 5, highest: 6 };
 
     /// The highest version that both ends speak.
     pub fn common(self, other: Versions) -> Option<u16> {

@@ -1,6 +1,8 @@
 //! Changes of the path: ICMP errors about segments we sent (RFC 5927, RFC 1191, RFC 8201), and network nodes
 //! that are replaced or restarted.
 
+use core::net::IpAddr;
+
 use csp_types::{FourTuple, Instant};
 
 use crate::api::{FailReason, PathError, State};
@@ -38,6 +40,24 @@ impl Stack {
             tcb.announced.invalidate();
             count += 1;
         }
+        count
+    }
+
+    /// Moves connections as [`redirect`](Self::redirect) does: `choose` gets the local address and the
+    /// network node of each, and returns another node, or `None` if the connection stays. Returns how many
+    /// were moved.
+    pub fn redirect_where(&mut self, choose: impl Fn(IpAddr, u32) -> Option<u32>) -> usize {
+        let (mut count, mut left) = (0, Vec::new());
+        for tcb in self.tcbs.iter_mut().flatten() {
+            let Some(to) = choose(tcb.tuple.local.ip(), tcb.via) else { continue };
+            if !left.contains(&tcb.via) {
+                left.push(tcb.via);
+            }
+            tcb.via = to;
+            tcb.announced.invalidate();
+            count += 1;
+        }
+        left.into_iter().for_each(|from| self.dirty.resume(from));
         count
     }
 }
