@@ -15,4 +15,4 @@ pub use csp_network_core as core;
 pub use links::{
     Answered, DialSpec, HostInstances, HostSpec, LinkNotice, ProxySpec, TokenSource, TunnelInfo,
 };
-pub use worker::{ElectionInfo, HeldGroup, LanCounters, NetworkWorker, OwnGroup};
+pub use worker::{Condition, ElectionInfo, HeldGroup, LanCounters, NetworkWorker, OwnGroup};

@@ -4,6 +4,7 @@
 //! A tunnel that should exist and is down is dialled, with back-off. The addresses of proxies come from the
 //! membership ([`ProxySpec`]); whether a proxy is alive is decided by its links alone.
 
+mod election;
 mod hosts;
 mod output;
 mod places;
@@ -13,10 +14,10 @@ use std::collections::VecDeque;
 
 use csp_lan::LanTransmitter;
 use csp_transport::{
-    Backoff, BackoffConfig, DownReason, Endpoint, LinkId, PeerIdentity, Purpose, TunnelBatch,
+    Backoff, BackoffConfig, DeathCause, DownReason, Endpoint, LinkId, PeerIdentity, Purpose, TunnelBatch,
 };
 use csp_types::{Instant, NodeId, Role};
-use csp_wire::tunnel::{ELECTION_SINCE, Record};
+use csp_wire::tunnel::ELECTION_SINCE;
 
 use crate::core::ProxyId;
 use hosts::Hosts;
@@ -59,6 +60,11 @@ struct Tunnel {
     tried: bool,
     /// Whether it was up, broke, and was not dialled again since: its proxy may be alive.
     broken: bool,
+    /// Whether its proxy may be alive and have connections although the tunnel is down: it was never up, or
+    /// its peer became silent. A peer that has hung up is dead.
+    doubtful: bool,
+    /// How often it could not be set up since it was up.
+    failures: u32,
     /// Whether its proxy knows [`csp_wire::tunnel::RecordKind::Election`].
     elects: bool,
 }
@@ -212,6 +218,8 @@ impl Links {
                 failure_reported: false,
                 tried: false,
                 broken: false,
+                doubtful: true,
+                failures: 0,
                 elects: false,
             });
         }
@@ -286,6 +294,7 @@ impl Links {
         tunnel.state = State::Up(link, peer.incarnation);
         tunnel.backoff.succeeded();
         (tunnel.failure_reported, tunnel.tried, tunnel.broken) = (false, true, false);
+        (tunnel.doubtful, tunnel.failures) = (false, 0);
         let version = self.endpoints[endpoint].link(link).map_or(0, |info| info.version);
         tunnel.elects = version >= ELECTION_SINCE;
         match &mut tunnel.batch {
@@ -314,6 +323,8 @@ impl Links {
             return None;
         }
         self.tunnels[at].state = State::Down;
+        self.tunnels[at].doubtful =
+            !matches!(reason, DownReason::Closed | DownReason::Died(DeathCause::HangUp));
         self.tunnels[at].backoff.failed(now);
         self.notice(LinkNotice::Lost { node, worker, reason: describe(reason) });
         if matches!(reason, DownReason::Closed) {
@@ -326,6 +337,7 @@ impl Links {
     fn failed(&mut self, now: Instant, at: usize, reason: &str) {
         let tunnel = &mut self.tunnels[at];
         (tunnel.state, tunnel.tried) = (State::Down, true);
+        tunnel.failures = tunnel.failures.saturating_add(1);
         tunnel.backoff.failed(now);
         if std::mem::replace(&mut tunnel.broken, false) {
             self.given_up.push(Transition::Down(tunnel.proxy, tunnel.spec.worker));
@@ -357,28 +369,6 @@ impl Links {
             State::Down => false,
         };
         current.then_some(at)
-    }
-
-    /// Sends a message of the election through every tunnel whose proxy knows it. What finds no room is lost:
-    /// the next one follows soon.
-    pub(crate) fn send_election(&mut self, now: Instant, message: &[u8]) {
-        let Links { tunnels, endpoints, .. } = self;
-        for tunnel in tunnels.iter_mut().filter(|tunnel| tunnel.elects) {
-            if let (State::Up(..), Some(batch)) = (tunnel.state, &mut tunnel.batch) {
-                let record = Record::election(tunnel.spec.worker, message);
-                let _ = batch.send(now, &mut endpoints[tunnel.spec.endpoint], &record, &[message]);
-            }
-        }
-    }
-
-    /// Returns the proxies whose votes count in an election: those that are registered, and those that a
-    /// tunnel reaches although their registration has lapsed.
-    pub(crate) fn voters(&self) -> Vec<NodeId> {
-        let counts = |t: &&Tunnel| t.dial || matches!(t.state, State::Up(..));
-        let mut voters: Vec<NodeId> = self.tunnels.iter().filter(counts).map(|t| t.node).collect();
-        voters.sort_unstable();
-        voters.dedup();
-        voters
     }
 
     /// Returns a proxy if the tunnel to its worker of this worker's number is up.

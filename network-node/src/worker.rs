@@ -23,7 +23,7 @@ use crate::links::{
 
 use election::Election;
 
-pub use election::{ElectionInfo, HeldGroup, OwnGroup};
+pub use election::{Condition, ElectionInfo, HeldGroup, OwnGroup};
 
 /// Largest number of messages from one endpoint in one turn, so that no proxy delays the others.
 const MESSAGES_PER_TURN: usize = 64;
@@ -92,6 +92,7 @@ impl NetworkWorker {
         let mut busy = self.links.dial(now, unix_now_s);
         self.apply(now, None);
         self.core.set_settled(self.links.settled());
+        self.core.set_complete(self.links.complete());
         self.read_lan_clock(now);
         for at in 0..self.links.endpoints.len() {
             if !self.links.is_used(at) {
@@ -332,6 +333,7 @@ impl NetworkWorker {
 
     /// Exchanges the rules in force for others; see [`NetworkCore::exchange_rules`].
     pub fn exchange_rules(&mut self, now: Instant, rules: &mut RuleSet) {
+        self.read_lan_clock(now);
         self.core.exchange_rules(now, rules, &mut self.links);
         self.links.flush(now);
     }

@@ -10,5 +10,4 @@ mod links;
 mod worker;
 
 pub use csp_proxy_core as core;
-pub use links::AddressGroup;
 pub use worker::{FlowsConfig, PolicyError, ProxyWorker, Registered, WorkerPolicy};

@@ -17,8 +17,6 @@ use adjacent::Adjacent;
 use holders::Holders;
 use network_workers::{NetworkWorker, NetworkWorkers, Tunnel};
 
-pub use holders::AddressGroup;
-
 /// Identifies the process of a channel; a restarted process is a different one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct ProcessKey {

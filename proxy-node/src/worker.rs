@@ -4,9 +4,11 @@
 mod election;
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{SendError, Sender};
 
+use csp_election::GroupId;
 use csp_quality::{Fired, FlowStatus, LinkStatus, SharedLinkConfig, TriggerError};
 use csp_services::{
     FlowFields, HandlerJob, MessageBroker, MessagesConfig, MessagesPolicy, MoveNotice, PlanJob,
@@ -22,7 +24,7 @@ use csp_wire::tunnel::{RecordKind, Records};
 use crate::core::service::both::Both;
 use crate::core::service::local::NoLocalServices;
 use crate::core::{CoreConfig, EgressRule, Process, ProxyCore, ServiceSpec, Verdict};
-use crate::links::{AddressGroup, Links};
+use crate::links::Links;
 use election::Election;
 
 /// Messages processed from one endpoint in one turn, so that no peer delays the others.
@@ -74,8 +76,8 @@ pub struct WorkerPolicy {
     pub messages: MessagesPolicy,
     /// Information flows, and the link that they share.
     pub flows: Option<FlowsConfig>,
-    /// Groups of addresses that move from one network node to another.
-    pub vip_groups: Vec<AddressGroup>,
+    /// The groups of addresses that move from one network node to another.
+    pub vip_groups: HashMap<IpAddr, GroupId>,
 }
 
 /// A proxy worker.
@@ -333,6 +335,7 @@ impl ProxyWorker {
         self.links.holders.set_groups(vip_groups);
         let served = served.and(self.set_flows(now, flows).map_err(PolicyError::from));
         self.core.set_policy(now, services, egress, &mut self.links);
+        self.follow_holders();
         self.links.flush(now);
         served
     }

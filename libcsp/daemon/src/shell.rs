@@ -207,6 +207,12 @@ impl Shell {
         self.control.ack_applied(generation, result).await;
     }
 
+    /// Returns whether this node is registered under a live lease and follows the membership.
+    pub fn follows_etcd(&self) -> bool {
+        let status = self.control.status.borrow();
+        status.registered && status.membership_synced
+    }
+
     /// Repeats the check of policies that the daemon's own check has refused, since what they lacked may be
     /// available by now.
     pub fn recheck_policy(&self) {

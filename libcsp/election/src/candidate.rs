@@ -17,6 +17,11 @@ const WAIT_FOR_BETTER: Duration = Duration::from_millis(120);
 /// How long a node pauses after an attempt without success, and after it yielded.
 const PAUSE: Duration = Duration::from_millis(150);
 const PAUSE_AFTER_YIELD: Duration = Duration::from_millis(500);
+/// How long a node keeps a group at least before it gives it to one that is preferred: two nodes whose
+/// policies prefer different ones must not pass it to and fro.
+const KEPT_FOR: Duration = Duration::from_secs(1);
+/// How long a voter that was not heard yet does not raise the number of votes that keep a group.
+const NEW_FOR: Duration = Duration::from_secs(10);
 
 /// Why a node does not hold a group any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,6 +93,8 @@ struct Race {
     seen: u64,
     /// The newest beat of this attempt that each voter has answered with its vote.
     votes: Vec<(NodeId, Instant)>,
+    /// Until when these votes keep the group.
+    until: Instant,
     /// The next beat says that it yields, and to whom.
     yields: Option<Option<NodeId>>,
 }
@@ -96,6 +103,7 @@ struct Race {
 #[derive(Debug)]
 struct VoterView {
     node: NodeId,
+    added: Instant,
     heard: Option<Instant>,
     nodes: Vec<(NodeId, Condition)>,
     groups: Vec<GroupBallot>,
@@ -109,6 +117,8 @@ pub struct Candidate {
     able: bool,
     draining: bool,
     leaving: bool,
+    /// It does not know who else is there: etcd is silent.
+    cut_off: bool,
     well_since: Option<Instant>,
     voters: Vec<VoterView>,
     races: Vec<Race>,
@@ -125,6 +135,7 @@ impl Candidate {
             able: true,
             draining: false,
             leaving: false,
+            cut_off: false,
             well_since: None,
             voters: Vec::new(),
             races: Vec::new(),
@@ -137,6 +148,7 @@ impl Candidate {
     /// Replaces the groups that it may hold; those beyond [`GROUPS_MAX`] are ignored.
     pub fn set_groups(&mut self, now: Instant, groups: &[Group]) {
         let Candidate { races, changes, .. } = self;
+        let had = !races.is_empty();
         races.retain(|race| {
             let stays = groups.iter().any(|group| group.id == race.group.id);
             if !stays && matches!(race.phase, Phase::Holding { .. }) {
@@ -153,11 +165,13 @@ impl Candidate {
                     epoch: 0,
                     seen: 0,
                     votes: Vec::new(),
+                    until: Instant::ZERO,
                     yields: None,
                 }),
             }
         }
-        self.due = true;
+        // A last beat without groups frees the votes.
+        self.due |= had || !races.is_empty();
     }
 
     /// Replaces the proxies whose votes count.
@@ -166,7 +180,7 @@ impl Candidate {
         for node in voters {
             if self.voters.iter().all(|known| known.node != *node) {
                 let (nodes, groups) = (Vec::new(), Vec::new());
-                self.voters.push(VoterView { node: *node, heard: None, nodes, groups });
+                self.voters.push(VoterView { node: *node, added: now, heard: None, nodes, groups });
             }
         }
         self.races.iter_mut().for_each(|race| race.votes.retain(|(voter, _)| voters.contains(voter)));
@@ -180,6 +194,13 @@ impl Candidate {
             self.due = true;
             self.evaluate(now);
         }
+    }
+
+    /// Sets whether etcd is silent. Then a group is only kept with a majority: on the other side of a cut,
+    /// the proxies of this side may have been given up.
+    pub fn set_cut_off(&mut self, now: Instant, cut_off: bool) {
+        self.cut_off = cut_off;
+        self.evaluate(now);
     }
 
     /// Gives up all groups for good, since the node stops.
@@ -233,7 +254,7 @@ impl Candidate {
         let of_race = |race: &Race| match race.phase {
             Phase::Standing { turn, .. } => turn,
             Phase::Asking { since } => Some(since + ASK_FOR),
-            Phase::Holding { .. } => Some(self.held_until(race)),
+            Phase::Holding { .. } => Some(race.until),
         };
         let first = if self.due { Instant::ZERO } else { self.next_beat };
         self.races.iter().filter_map(of_race).chain([first]).min()
@@ -269,7 +290,7 @@ impl Candidate {
     /// Returns until when it holds a group; `None` if it does not.
     pub fn holds_until(&self, group: GroupId) -> Option<Instant> {
         let race = self.races.iter().find(|race| race.group.id == group)?;
-        matches!(race.phase, Phase::Holding { .. }).then(|| self.held_until(race))
+        matches!(race.phase, Phase::Holding { .. }).then_some(race.until)
     }
 
     /// Returns the groups that it may hold.
@@ -299,14 +320,20 @@ impl Candidate {
     }
 
     /// Votes that are needed to keep it: so many that nobody else can have a majority.
-    fn to_keep(&self) -> usize {
-        self.voters.len().div_ceil(2).max(1)
+    fn to_keep(&self, now: Instant) -> usize {
+        let counts = |voter: &&VoterView| voter.heard.is_some() || voter.added + NEW_FOR <= now;
+        let known = self.voters.iter().filter(counts).count();
+        let enough = if self.cut_off { known / 2 + 1 } else { known.div_ceil(2) };
+        enough.max(1)
     }
 
-    fn held_until(&self, race: &Race) -> Instant {
-        let mut sent: Vec<Instant> = race.votes.iter().map(|(_, sent)| *sent).collect();
-        sent.sort_unstable_by_key(|sent| std::cmp::Reverse(*sent));
-        sent.get(self.to_keep() - 1).map_or(Instant::ZERO, |sent| *sent + HELD_FOR)
+    /// Determines until when votes keep groups.
+    fn count_votes(&mut self, now: Instant) {
+        let to_keep = self.to_keep(now);
+        for race in &mut self.races {
+            race.votes.sort_unstable_by_key(|(_, sent)| std::cmp::Reverse(*sent));
+            race.until = race.votes.get(to_keep - 1).map_or(Instant::ZERO, |(_, sent)| *sent + HELD_FOR);
+        }
     }
 
     fn fresh(&self, now: Instant) -> impl Iterator<Item = &VoterView> {
@@ -356,6 +383,7 @@ impl Candidate {
     }
 
     fn evaluate(&mut self, now: Instant) {
+        self.count_votes(now);
         let heard = self.fresh(now).count() >= self.to_take();
         if !heard || !self.able || self.draining {
             self.well_since = None;
@@ -368,7 +396,7 @@ impl Candidate {
                     self.stand(now, at, not_before, vacant_since);
                 }
                 Phase::Asking { since } => self.ask(now, at, since),
-                Phase::Holding { .. } => self.hold(now, at),
+                Phase::Holding { since } => self.hold(now, at, since),
             }
         }
     }
@@ -395,7 +423,7 @@ impl Candidate {
         let turn = not_before.max(since + WAIT_FOR_BETTER * betters as u32);
         race.phase = Phase::Standing { not_before, vacant_since: Some(since), turn: Some(turn) };
         if named >= to_take || now >= turn {
-            race.epoch = race.seen + 1;
+            race.epoch = race.seen.saturating_add(1);
             race.seen = race.epoch;
             race.votes.clear();
             race.phase = Phase::Asking { since: now };
@@ -426,15 +454,17 @@ impl Candidate {
         }
     }
 
-    fn hold(&mut self, now: Instant, at: usize) {
+    fn hold(&mut self, now: Instant, at: usize, since: Instant) {
         let race = &self.races[at];
-        if self.held_until(race) <= now {
+        if race.until <= now {
             return self.lose(now, at, LostBy::Time);
         }
         let Some((node, condition, theirs)) = self.best_other(now, at) else { return };
         let mine = Rank::of(&race.group, self.me, self.own_condition());
         let well = Duration::from_millis(condition.well_ms.into());
-        let is_back = theirs < mine && race.group.failback.is_some_and(|wanted| well >= wanted);
+        let kept = now - since;
+        let is_back = theirs < mine
+            && race.group.failback.is_some_and(|wanted| well >= wanted && kept >= wanted.max(KEPT_FOR));
         if theirs.is_urgently_better_than(&mine) || is_back {
             self.give(now, at, Some(node));
         }

@@ -1,7 +1,7 @@
 //! What a proxy worker knows of the holders of groups.
 
 use csp_types::{Instant, NodeId};
-use csp_wire::election::{Beat, Stage};
+use csp_wire::election::{Beat, GroupBeat, Stage};
 
 use crate::{GRANTED_FOR, GROUPS_MAX, GroupId};
 
@@ -20,10 +20,18 @@ struct Claim {
 }
 
 impl Claims {
-    /// Takes what a network node says that it holds. Returns whether a group has another holder now.
-    pub fn on_beat(&mut self, now: Instant, node: NodeId, beat: &Beat<'_>) -> bool {
+    /// Takes what a network node says that it holds, of groups that the proxy knows. Returns whether a group
+    /// has another holder now.
+    pub fn on_beat(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        beat: &Beat<'_>,
+        knows: impl Fn(GroupId) -> bool,
+    ) -> bool {
         let mut changed = false;
-        for said in beat.groups().filter(|said| said.stage == Stage::Holds) {
+        let counts = |said: &GroupBeat| said.stage == Stage::Holds && knows(GroupId(said.group));
+        for said in beat.groups().filter(counts) {
             let (group, full) = (GroupId(said.group), self.0.len() == GROUPS_MAX);
             match self.0.iter_mut().find(|known| known.group == group) {
                 Some(known) if known.node == node => (known.epoch, known.heard) = (said.epoch, now),

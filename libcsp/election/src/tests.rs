@@ -138,6 +138,52 @@ fn votes_are_needed_to_keep_a_group_and_more_to_take_it() {
 }
 
 #[test]
+fn without_etcd_a_majority_is_needed_to_keep_a_group() {
+    let mut world = elected(2, 2, group(&[0], None));
+    world.kill_voter(1);
+    world.run(1_000);
+    assert_eq!(world.holders(WEB), [0], "one of two is enough");
+    world.cut_off(0, true);
+    world.run(1_000);
+    assert_eq!(
+        world.holders(WEB),
+        [] as [usize; 0],
+        "another one may have been told that the second is gone"
+    );
+    world.cut_off(0, false);
+    world.start_voter(1);
+    world.run(3_000);
+    assert_eq!(world.holders(WEB), [0]);
+}
+
+#[test]
+fn voters_that_come_together_take_no_group_away() {
+    let mut world = World::new(1, 2, 5, &[group(&[0], None)]);
+    (1..5).for_each(|voter| world.kill_voter(voter));
+    world.voters(1);
+    world.run(2_000);
+    assert_eq!(world.holders(WEB), [0]);
+    world.voters(5);
+    (1..5).for_each(|voter| world.start_voter(voter));
+    world.run(3_000);
+    assert_eq!(world.changes(0).len(), 1, "it never lost it");
+    assert_eq!(world.holders(WEB), [0]);
+}
+
+#[test]
+fn nodes_that_prefer_each_other_do_not_pass_a_group_to_and_fro() {
+    let mut world = elected(2, 3, group(&[0], Some(100)));
+    world.run(5_000);
+    // A policy that only one of them has yet.
+    world.groups_of(1, &[group(&[0], Some(100))]);
+    world.groups_of(0, &[group(&[1], Some(100))]);
+    let before = world.changes(0).len();
+    world.run(5_000);
+    let changes = world.changes(0).len() - before;
+    assert!(changes <= 10, "{changes} changes in 5 s");
+}
+
+#[test]
 fn voters_that_start_anew_do_not_take_a_group_away() {
     let mut world = elected(2, 3, group(&[0], None));
     for voter in 0..3 {

@@ -8,6 +8,10 @@ use crate::{GRANTED_FOR, GROUPS_MAX, GroupId, NODES_MAX};
 /// How long a vote is kept for the successor that its holder has named.
 const RESERVED_FOR: csp_types::Duration = csp_types::Duration::from_millis(400);
 
+/// How much higher than the last an epoch may be: a node that names the highest there is must not end the
+/// race.
+const EPOCH_STEP_MAX: u64 = 1 << 32;
+
 /// A vote that is given, or kept for somebody.
 #[derive(Clone, Copy, Debug)]
 struct Vote {
@@ -59,7 +63,7 @@ impl Voter {
         let known = self.nodes.iter().position(|node| node.id == from);
         let at = match known {
             Some(at) => at,
-            None if self.nodes.len() == NODES_MAX => return,
+            None if self.nodes.len() == NODES_MAX || beat.groups().next().is_none() => return,
             None => {
                 self.nodes.push(Node {
                     id: from,
@@ -101,6 +105,9 @@ impl Voter {
         let Some(race) = self.race(group) else { return false };
         let vote = Vote { node: from, until: now + GRANTED_FOR };
         let is_mine = race.held.is_some_and(|held| held.node == from);
+        if said.epoch.saturating_sub(race.epoch) > EPOCH_STEP_MAX {
+            return false;
+        }
         let may = match said.stage {
             Stage::Asks | Stage::Holds if is_mine => said.epoch >= race.epoch,
             Stage::Asks => race.is_free_for(from) && said.epoch > race.epoch && !quiet,

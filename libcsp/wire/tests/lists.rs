@@ -161,7 +161,7 @@ fn a_wrong_record_is_refused_for_what_is_wrong() {
         (error.what(), error.offset())
     };
     assert_eq!(refusal(0, 1), ("tunnel record version", 0));
-    assert_eq!(refusal(1, 5), ("tunnel record type", 1));
+    assert_eq!(refusal(1, 6), ("tunnel record type", 1));
     assert_eq!(refusal(1, 4), ("tunnel record flags", 3));
     assert_eq!(refusal(1, 3), ("tunnel record payload length", 16));
     assert_eq!(refusal(3, 0x80), ("tunnel record flags", 3));

@@ -109,6 +109,9 @@ async fn connections(context: &Context, node: &str, role: Option<Role>) -> Resul
     }
     if role == Some(Role::NetworkNode) {
         let view: VipGroupsView = context.client.get("/api/v1/vip-groups", &[]).await?;
+        if let Some(silent) = view.unreachable.iter().find(|silent| silent.node.as_str() == node) {
+            return Err(CliError::Failed(format!("{node} did not say what it holds: {}", silent.error)));
+        }
         return Ok(view.groups.iter().filter(|group| group.holder.as_deref() == Some(node)).count() as u64);
     }
     let view: FlowsView = context.client.get("/api/v1/flows", &[("limit", FLOWS_MAX.to_string())]).await?;

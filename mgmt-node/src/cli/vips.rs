@@ -21,7 +21,10 @@ pub(super) async fn vips(context: &Context) -> Result<(), CliError> {
             table.row([
                 group.name.clone().into(),
                 match &group.holder {
-                    Some(node) => Cell::from(node.clone()).coloured(Colour::Green),
+                    Some(node) if group.others.is_empty() => Cell::from(node.clone()).coloured(Colour::Green),
+                    Some(node) => {
+                        Cell::from(format!("{node} {}", group.others.join(" "))).coloured(Colour::Red)
+                    }
                     None => Cell::from("nobody").coloured(Colour::Red),
                 },
                 group.held_ms.map(span).unwrap_or_default().into(),

@@ -27,8 +27,9 @@ pub(super) struct Announcement {
 }
 
 impl NetworkCore {
-    /// Sets the time that says which groups of addresses are held ([`AddressGroup::held`]). It is read once
-    /// in each turn, right before frames are received and sent: the process may have been stopped.
+    /// Sets the time that says which groups of addresses are held
+    /// ([`AddressGroup::held`](super::AddressGroup::held)). It is read once in each turn, right before frames
+    /// are received and sent: the process may have been stopped.
     pub fn set_lan_time(&mut self, now: Instant) {
         self.lan_time = now;
     }

@@ -53,6 +53,7 @@ pub struct NetworkCore {
     pub(super) sweeps: VecDeque<Sweep>,
     identification: u16,
     pub(super) settled: bool,
+    pub(super) complete: bool,
     /// Ports with a path to the kernel, one bit each.
     kernel: u32,
 }
@@ -85,6 +86,7 @@ impl NetworkCore {
             sweeps: VecDeque::new(),
             identification: 0,
             settled: true,
+            complete: true,
             kernel: 0,
         }
     }
@@ -197,6 +199,12 @@ impl NetworkCore {
     /// dropped: a proxy that does not own the connection would reset it.
     pub fn set_settled(&mut self, settled: bool) {
         self.settled = settled;
+    }
+
+    /// Sets whether all proxies that may have connections can be asked for them. Until then, a segment whose
+    /// connection nobody has is dropped instead of reset.
+    pub fn set_complete(&mut self, complete: bool) {
+        self.complete = complete;
     }
 
     /// Processes what is due: expired flows, announcements, repeated neighbour requests.

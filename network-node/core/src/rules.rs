@@ -79,9 +79,14 @@ impl RuleSet {
         })
     }
 
-    /// Adds the groups of addresses that are only answered for while they are held.
+    /// Adds the groups of addresses that are only answered for while they are held, and the addresses that
+    /// were in another group before: they are announced as new ones are.
     #[must_use]
-    pub fn with_groups(self, groups: Vec<AddressGroup>) -> Self {
+    pub fn with_groups(mut self, groups: Vec<AddressGroup>, moved: &[IpAddr]) -> Self {
+        let known: HashSet<IpAddr> = self.new.iter().copied().collect();
+        let ours: HashSet<&IpAddr> = self.classifier.addresses().iter().collect();
+        let again = moved.iter().filter(|address| ours.contains(address) && !known.contains(*address));
+        self.new.extend(again);
         RuleSet { groups, ..self }
     }
 

@@ -5,7 +5,8 @@
 //!  segment ─▶ the worker that a new connection would go to ── has the connection ─▶ answers with FLOW_NEW
 //!                 │ Unknown
 //!                 ▼
-//!             the next worker, those that drain first ── Unknown ─▶ … ── Unknown ─▶ the first again, which answers with RST
+//!             the next worker, those that drain first ── Unknown ─▶ … ── Unknown ─▶ the first again, which answers with RST;
+//!                                                                                   dropped, if a proxy could not be asked
 //! ```
 //! A node has no flow for a connection after its own restart, or when a router sends it segments that another
 //! node received before. The proxy of the connection cannot be computed: since it was opened, proxies may
@@ -49,7 +50,11 @@ impl NetworkCore {
         if !self.search_limit.allows(now) {
             return self.counters.drop_search_limit += 1;
         }
-        self.ask_next(index, proxy, record.worker);
+        if !self.ask_next(index, proxy, record.worker) {
+            // Whoever was not asked may have it: the client's next segment begins anew.
+            self.remove_flow(index);
+            return self.counters.drop_no_proxy += 1;
+        }
         let Some(flow) = self.flows.flow(index) else { return };
         // By now the flow may have a label. The segment is forwarded whole: its proxy finds the connection by
         // the addresses.
@@ -61,21 +66,24 @@ impl NetworkCore {
     }
 
     /// Continues the search with the next worker, if the answer came from the worker that was asked last.
-    /// After all workers were asked, the flow's segments permanently go to the first one.
-    fn ask_next(&mut self, index: FlowIndex, proxy: ProxyId, worker: u8) {
-        let Some(flow) = self.flows.flow_mut(index) else { return };
+    /// After all workers were asked, the flow's segments permanently go to the first one; `false` if there
+    /// are proxies that could not be asked.
+    fn ask_next(&mut self, index: FlowIndex, proxy: ProxyId, worker: u8) -> bool {
+        let Some(flow) = self.flows.flow_mut(index) else { return true };
         let Some(asked) = flow.search.filter(|_| (flow.proxy, flow.worker) == (proxy, worker)) else {
-            return;
+            return true;
         };
         let next = asked.saturating_add(1);
         let channel = channel_at(&self.classifier, flow.tuple.local);
         let candidate = |n| self.proxies.candidate(&flow.tuple, channel, n);
         let (search, chosen) = match candidate(next) {
             Some(chosen) => (Some(next), Some(chosen)),
+            None if !self.complete => return false,
             None => (None, candidate(0)),
         };
         flow.search = search;
         (flow.proxy, flow.worker) = chosen.unwrap_or((flow.proxy, flow.worker));
+        true
     }
 }
 

@@ -4,6 +4,7 @@ mod channels;
 mod fixture;
 mod flows;
 mod fragments;
+mod groups;
 mod hostile;
 mod in_parts;
 mod kernel;

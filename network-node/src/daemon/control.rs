@@ -23,7 +23,7 @@ use super::config::Config;
 use super::data_thread::Question;
 use super::driver::DriverControl;
 use super::driver_objects::KernelObjects;
-use super::groups::{Condition, GroupRules, Groups, port_without_link};
+use super::groups::{GroupRules, Groups, Watched, port_without_link};
 use super::lan::Lan;
 use super::metrics::WorkerMetrics;
 use super::module_routes;
@@ -78,7 +78,7 @@ async fn serve(
     driver.begin(&workers.sockets, &workers.reinjection)?;
     let placing = Placing::new(workers.published());
     let plugins = PluginControl::new(all, numbers.clone(), driver, modules.clone(), placing);
-    let (groups, mut condition) = (Groups::default(), Condition::default());
+    let (groups, mut condition) = (Groups::default(), Watched::default());
     let options =
         shell_options(config, record, workers, (numbers, plugins.clone(), modules.clone()), &groups);
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
@@ -117,6 +117,7 @@ async fn serve(
             }
             Event::Tick => {
                 condition.set_dark(port_without_link(&config.lan), workers);
+                condition.set_cut_off(!shell.follows_etcd(), workers);
                 tick(&mut shell, workers, &modules);
             }
             Event::End(ended) => break ended,
@@ -235,8 +236,8 @@ async fn apply(
     let services: Vec<SocketAddr> = services.map(SocketAddr::from).collect();
     let (channels, egress): (Vec<_>, Vec<IpAddr>) = (channels.collect(), egress.collect());
     let rules = RuleSet::new(RULES_MAX, &services, &channels, &egress, before);
-    let GroupRules { all, own } = groups.of_policy(policy, owned);
-    let rules = rules.map_err(|error| error.to_string())?.with_groups(all);
+    let GroupRules { all, own, moved } = groups.of_policy(policy, owned);
+    let rules = rules.map_err(|error| error.to_string())?.with_groups(all, &moved);
     for mailbox in workers.mailboxes() {
         let own = Box::new(rules.clone());
         let done = mailbox.ask(POLICY_TIMEOUT, |reply| Question::Rules(own, reply)).await;

@@ -13,7 +13,7 @@ use csp_vi::{Armed, ViError, Wake};
 
 use crate::core::{FlowInfo, PluginChange, PluginCounts, RuleSet};
 use crate::links::{HostInstances, HostSpec, LinkNotice, ProxySpec, TunnelInfo};
-use crate::worker::{ElectionInfo, NetworkWorker, OwnGroup};
+use crate::worker::{Condition, ElectionInfo, NetworkWorker, OwnGroup};
 
 use super::metrics::Published;
 
@@ -26,13 +26,8 @@ pub enum Question {
     Rules(Box<RuleSet>, Reply<Box<RuleSet>>),
     /// Replaces the groups of addresses that this node may hold; for worker 0, once all have the rules.
     Groups(Vec<OwnGroup>),
-    /// Whether the LAN ports can transmit, and whether the node drains; for worker 0.
-    Condition {
-        /// All LAN ports have a link.
-        able: bool,
-        /// The node drains.
-        draining: bool,
-    },
+    /// How the node is; for worker 0.
+    Condition(Condition),
     /// Returns what this node holds; for worker 0.
     Election(Reply<ElectionInfo>),
     /// Replaces the proxies by those of the membership.
@@ -75,7 +70,7 @@ impl DataWorker for NetworkWorker {
                 reply.send(rules);
             }
             Question::Groups(groups) => self.set_groups(now, &groups),
-            Question::Condition { able, draining } => self.set_condition(now, able, draining),
+            Question::Condition(condition) => self.set_condition(now, &condition),
             Question::Election(reply) => reply.send(self.election()),
             Question::Proxies(proxies) => self.set_proxies(now, &proxies),
             Question::Flows(limit, reply) => {

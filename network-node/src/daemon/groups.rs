@@ -13,7 +13,7 @@ use csp_telemetry::{MetricSource, MetricWriter};
 use csp_types::OwnedAddresses;
 
 use crate::core::AddressGroup;
-use crate::worker::OwnGroup;
+use crate::worker::{Condition, OwnGroup};
 
 use super::config::LanSection;
 use super::data_thread::Question;
@@ -29,7 +29,14 @@ struct Known {
 /// The groups of the policy in force, and where their state is. It outlives policies: a group that stays
 /// keeps its state.
 #[derive(Clone, Debug, Default)]
-pub struct Groups(Arc<Mutex<HashMap<GroupId, Known>>>);
+pub struct Groups(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    known: HashMap<GroupId, Known>,
+    /// The group of each address that is in one.
+    placed: HashMap<IpAddr, GroupId>,
+}
 
 /// The groups of a policy, for the workers.
 #[derive(Clone, Debug, Default)]
@@ -38,16 +45,23 @@ pub struct GroupRules {
     pub all: Vec<AddressGroup>,
     /// Those that this node may hold.
     pub own: Vec<OwnGroup>,
+    /// Addresses that were in another group before, or in none: they are announced again.
+    pub moved: Vec<IpAddr>,
 }
 
 impl Groups {
     /// Returns the groups of a policy. This node may hold those of which it owns all addresses.
     pub fn of_policy(&self, policy: &Policy, owned: &OwnedAddresses) -> GroupRules {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let State { known, placed } = &mut *state;
         let ids = |group: &VipGroup| GroupId::of(&group.name);
         known.retain(|id, _| policy.vip_groups.iter().any(|group| ids(group) == *id));
         let addresses = policy.addresses();
+        let place = |address: &IpAddr| Some((*address, ids(policy.vip_group(*address)?)));
+        let before = std::mem::replace(placed, addresses.iter().filter_map(place).collect());
         let mut rules = GroupRules::default();
+        let moved = addresses.iter().filter(|address| placed.get(*address) != before.get(*address));
+        rules.moved = moved.copied().collect();
         for group in &policy.vip_groups {
             let id = ids(group);
             let new = || Known { name: group.name.clone(), held: Held::default() };
@@ -79,8 +93,8 @@ fn as_candidate(group: &VipGroup) -> Group {
 
 impl MetricSource for Groups {
     fn collect(&self, out: &mut MetricWriter) {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for Known { name, held } in known.values() {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for Known { name, held } in state.known.values() {
             let help = "Whether this node answers for the addresses of a VIP group (1) or not (0)";
             let is_held = held.is_at(clock::boot_now());
             out.gauge("csp_vip_group_held", help, &[("group", name)], f64::from(u8::from(is_held)));
@@ -97,16 +111,25 @@ pub fn port_without_link(ports: &[LanSection]) -> Option<&str> {
 
 /// Whether this node can serve and wants to, as worker 0 is to know.
 #[derive(Debug, Default)]
-pub struct Condition {
+pub struct Watched {
     draining: bool,
+    /// etcd is silent.
+    cut_off: bool,
     /// The LAN port without a link.
     dark: Option<String>,
 }
 
-impl Condition {
+impl Watched {
     /// Sets whether the node drains.
     pub fn set_draining(&mut self, draining: bool, workers: &DataWorkers) {
         if std::mem::replace(&mut self.draining, draining) != draining {
+            self.send(workers);
+        }
+    }
+
+    /// Sets whether etcd is silent.
+    pub fn set_cut_off(&mut self, cut_off: bool, workers: &DataWorkers) {
+        if std::mem::replace(&mut self.cut_off, cut_off) != cut_off {
             self.send(workers);
         }
     }
@@ -127,8 +150,9 @@ impl Condition {
     }
 
     fn send(&self, workers: &DataWorkers) {
-        let condition = Question::Condition { able: self.dark.is_none(), draining: self.draining };
-        let sent = workers.mailboxes().first().map(|mailbox| mailbox.send(condition));
+        let Watched { draining, cut_off, .. } = *self;
+        let condition = Condition { able: self.dark.is_none(), draining, cut_off };
+        let sent = workers.mailboxes().first().map(|mailbox| mailbox.send(Question::Condition(condition)));
         if let Some(Err(error)) = sent {
             tracing::error!(%error, "worker 0 does not know whether this node can serve");
         }

@@ -24,6 +24,17 @@ pub struct OwnGroup {
     pub held: Held,
 }
 
+/// How a node is, as its control thread knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Condition {
+    /// All LAN ports have a link.
+    pub able: bool,
+    /// The node drains.
+    pub draining: bool,
+    /// etcd is silent.
+    pub cut_off: bool,
+}
+
 /// A group as a node sees it, for people.
 #[derive(Clone, Debug)]
 pub struct HeldGroup {
@@ -83,8 +94,9 @@ impl Election {
         self.groups = groups.to_vec();
     }
 
-    pub(crate) fn set_condition(&mut self, lan_time: Instant, able: bool, draining: bool) {
-        self.candidate.set_condition(lan_time, able, draining);
+    pub(crate) fn set_condition(&mut self, lan_time: Instant, condition: &Condition) {
+        self.candidate.set_condition(lan_time, condition.able, condition.draining);
+        self.candidate.set_cut_off(lan_time, condition.cut_off);
     }
 
     pub(crate) fn set_voters(&mut self, lan_time: Instant, voters: &[NodeId]) {
@@ -211,11 +223,11 @@ impl NetworkWorker {
         self.count_voters();
     }
 
-    /// Sets whether the LAN ports can transmit, and whether the node drains.
-    pub fn set_condition(&mut self, now: Instant, able: bool, draining: bool) {
+    /// Sets how the node is.
+    pub fn set_condition(&mut self, now: Instant, condition: &Condition) {
         self.read_lan_clock(now);
         if let Some(election) = &mut self.election {
-            election.set_condition(self.core.lan_time(), able, draining);
+            election.set_condition(self.core.lan_time(), condition);
         }
     }
 

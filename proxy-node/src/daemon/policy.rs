@@ -8,7 +8,7 @@ mod queries;
 pub(super) use queries::{formats as channel_formats, outputs as stage_outputs};
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use csp_election::GroupId;
@@ -111,8 +111,8 @@ pub fn translate(
     }
     let egress = policy.egress.iter().map(rule).collect();
     let flows = flows::translate(policy, planned.catalogue(), numbers);
-    let group = |group: &csp_policy::VipGroup| (GroupId::of(&group.name), group.addresses.clone());
-    let vip_groups = policy.vip_groups.iter().map(group).collect();
+    let group = |address: IpAddr| Some((address, GroupId::of(&policy.vip_group(address)?.name)));
+    let vip_groups = policy.addresses().into_iter().filter_map(group).collect();
     WorkerPolicy { services, egress, messages, flows, vip_groups }
 }
 

@@ -1,9 +1,11 @@
 //! Which network node connections use, on real endpoints over the memory fabric.
 
+use csp_election::GroupId;
 use csp_transport::{ClusterKey, EndpointConfig, LinkEvent, Purpose, TokenClaims, token};
 use csp_types::{Duration, Grant, Role};
 use csp_vi::ViAddress;
 use csp_vi::memory::MemoryFabric;
+use csp_wire::election::{self, Beat, Condition, Election, GroupBeat, Stage};
 
 use super::*;
 
@@ -124,4 +126,57 @@ fn connections_of_a_lost_network_node_move_only_to_one_that_owns_its_addresses()
         moved.push(from);
     }
     assert_eq!(moved.len(), 2);
+}
+
+/// A beat that says that its sender holds groups.
+fn holds(groups: &[(u64, u64)]) -> Vec<u8> {
+    let group = |(group, epoch): &(u64, u64)| GroupBeat {
+        group: *group,
+        epoch: *epoch,
+        stage: Stage::Holds,
+        successor: None,
+    };
+    let mut out = vec![0; election::LEN_MAX];
+    let condition = Condition { able: true, ..Condition::default() };
+    let len = Beat::emit(condition, 1, groups.iter().map(group), &mut out).unwrap();
+    out.truncate(len);
+    out
+}
+
+#[test]
+fn connections_use_the_holder_of_their_address() {
+    let mut world = World::new(&["nn-1", "nn-2"]);
+    let groups = [("10.76.0.101", 1), ("10.76.0.104", 2), ("10.76.0.105", 2)];
+    let groups = groups.map(|(address, id)| (address.parse().unwrap(), GroupId(id)));
+    world.links.holders.set_groups(HashMap::from(groups));
+    let via = |world: &World, name: &str| {
+        world.links.network_workers.iter().find(|w| w.node.as_str() == name).unwrap().via
+    };
+    let local = |text: &str| text.parse::<IpAddr>().unwrap();
+    let [first, second] = ["nn-1", "nn-2"].map(|name| via(&world, name));
+    assert_eq!(world.links.holders_worker(local("10.76.0.104"), first), None, "nobody holds it yet");
+    let hear = |world: &mut World, name: &str, groups: &[(u64, u64)]| {
+        let bytes = holds(groups);
+        let Ok(Election::Beat(beat)) = Election::parse(&bytes) else { panic!("a beat") };
+        world.links.holders.on_beat(world.now, name.parse().unwrap(), &beat)
+    };
+    assert!(hear(&mut world, "nn-1", &[(1, 1)]) && hear(&mut world, "nn-2", &[(2, 1)]));
+    assert!(
+        !hear(&mut world, "nn-2", &[(2, 1), (3, 9)]),
+        "nothing new, and a group that is not the policy's"
+    );
+    assert_eq!(world.chosen("10.76.0.101").as_deref(), Some("nn-1"));
+    assert_eq!(world.chosen("10.76.0.105").as_deref(), Some("nn-2"));
+    assert_eq!(world.links.holders_worker(local("10.76.0.104"), first), Some(second));
+    assert_eq!(world.links.holders_worker(local("10.76.0.104"), second), None, "it is there");
+    assert_eq!(world.links.holders_worker(local("10.76.0.112"), first), None, "in no group");
+    // The first takes over; a late beat of the second changes nothing.
+    assert!(hear(&mut world, "nn-1", &[(1, 1), (2, 2)]));
+    assert!(!hear(&mut world, "nn-2", &[(2, 1)]));
+    assert_eq!(world.chosen("10.76.0.105").as_deref(), Some("nn-1"));
+    // It is lost: the other one's word counts, whatever the epoch.
+    world.end(0);
+    world.links.holders.lost("nn-1".parse().unwrap());
+    assert!(hear(&mut world, "nn-2", &[(2, 1)]));
+    assert_eq!(world.chosen("10.76.0.105").as_deref(), Some("nn-2"));
 }

@@ -142,7 +142,7 @@ impl ProxyWorker {
     }
 
     /// Moves connections to the network nodes that hold their addresses.
-    fn follow_holders(&mut self) {
+    pub(super) fn follow_holders(&mut self) {
         let links = &self.links;
         self.core.move_to_holders(|local, via| links.holders_worker(local, via));
     }

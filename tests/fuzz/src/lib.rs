@@ -57,7 +57,7 @@ pub use remote::REMOTE;
 pub use requests::REQUESTS;
 pub use ring::SHM_RING;
 pub use rules::RULES;
-pub use san::{AGENT, CHANNEL, LINK, TUNNEL};
+pub use san::{AGENT, CHANNEL, ELECTION, LINK, TUNNEL};
 pub use stack::{TCP_OPTIONS, TCP_STACK};
 pub use target::{Bounds, Check, Outcome, Target, report_own_panics_only};
 pub use tokens::{GRANTS, TOKENS};

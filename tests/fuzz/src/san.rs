@@ -9,6 +9,7 @@ use csp_wire::channel::{
     ConnectPayload, InfoPayload, ListenPayload, Message, MessageHeader, MessageKind, Messages, OpenPayload,
     OptionPayload, TakeOverPayload, TakenOverPayload,
 };
+use csp_wire::election::{self, Ballot, Beat, Condition, Election, GroupBallot, GroupBeat, Stage};
 use csp_wire::link::{
     HELLO_LEN_MAX, Header, Hello, HelloAck, HelloRefused, Kind, Purpose, Resume, Sender, Versions,
 };
@@ -20,6 +21,8 @@ use crate::{Target, check_error};
 pub static LINK: Target = Target::plain("link", link, link_examples);
 /// A tunnel message.
 pub static TUNNEL: Target = Target::plain("tunnel", tunnel, tunnel_examples);
+/// A message of the election of addresses' owners.
+pub static ELECTION: Target = Target::plain("election", election, election_examples);
 /// A channel message.
 pub static CHANNEL: Target = Target::plain("channel", channel, channel_examples);
 /// A message between a process and its agent.
@@ -67,6 +70,25 @@ fn tunnel_examples() -> Vec<Vec<u8>> {
         record.emit_to(&mut writer).expect("the records are short");
     }
     vec![writer.written().to_vec()]
+}
+
+fn election_examples() -> Vec<Vec<u8>> {
+    let node = |text: &str| text.parse::<NodeId>().expect("it is a node's");
+    let condition = Condition { able: true, draining: false, well_ms: 1_500 };
+    let beats = [
+        GroupBeat { group: 1, epoch: 2, stage: Stage::Holds, successor: None },
+        GroupBeat { group: 2, epoch: 3, stage: Stage::Yields, successor: Some(node("nn-2")) },
+    ];
+    let ballots = [
+        GroupBallot { group: 1, epoch: 2, holder: Some(0), successor: None, candidates: 3 },
+        GroupBallot { group: 2, epoch: 3, holder: None, successor: Some(1), candidates: 2 },
+    ];
+    let nodes = [(node("nn-1"), condition), (node("nn-2"), Condition::default())];
+    let (mut first, mut second) = ([0; election::LEN_MAX], [0; election::LEN_MAX]);
+    let beat_len = Beat::emit(condition, 9, beats.into_iter(), &mut first).expect("it is short");
+    let ballot_len =
+        Ballot::emit(9, nodes.into_iter(), ballots.into_iter(), &mut second).expect("it is short");
+    vec![first[..beat_len].to_vec(), second[..ballot_len].to_vec()]
 }
 
 fn channel_examples() -> Vec<Vec<u8>> {
@@ -145,6 +167,25 @@ fn tunnel(bytes: &[u8]) {
     }
     assert!(bytes.starts_with(writer.written()));
     assert!(!whole || writer.len() == bytes.len());
+}
+
+/// A message of the election: what is read is written in the same way.
+fn election(bytes: &[u8]) {
+    let mut out = vec![0xaa; election::LEN_MAX];
+    let written = match Election::parse(bytes) {
+        Ok(Election::Beat(beat)) => {
+            let groups: Vec<GroupBeat> = beat.groups().collect();
+            Beat::emit(beat.condition, beat.sent, groups.into_iter(), &mut out)
+        }
+        Ok(Election::Ballot(ballot)) => {
+            let nodes: Vec<(NodeId, Condition)> = ballot.nodes().collect();
+            let groups: Vec<GroupBallot> = ballot.groups().collect();
+            Ballot::emit(ballot.answers, nodes.into_iter(), groups.into_iter(), &mut out)
+        }
+        Err(error) => return check_error(error, bytes),
+    };
+    let len = written.expect("what was read is within its bounds");
+    assert_eq!(&out[..len], bytes);
 }
 
 /// The messages of a channel message, and their payloads.

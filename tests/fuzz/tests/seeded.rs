@@ -197,6 +197,7 @@ targets! {
     channel: CHANNEL,
     context: CONTEXT,
     declarations: DECLARATIONS,
+    election: ELECTION,
     ethernet: ETHERNET,
     formats_json: FORMATS_JSON,
     formats_message: FORMATS_MESSAGE,

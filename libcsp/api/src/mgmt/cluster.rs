@@ -275,8 +275,12 @@ pub struct VipGroupView {
     pub name: String,
     /// Its addresses and networks.
     pub addresses: Vec<String>,
-    /// The network node that answers for them; `null` if none does.
+    /// The network node that answers for them, as it says or as the others know by the votes; `null` if none
+    /// does.
     pub holder: Option<String>,
+    /// Further ones that say so: a fault of the network, and over within seconds.
+    #[serde(default)]
+    pub others: Vec<String>,
     /// For how long it has, in milliseconds.
     pub held_ms: Option<u64>,
     /// The epoch: it is higher for each next holder.

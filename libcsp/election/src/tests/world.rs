@@ -67,6 +67,8 @@ pub(super) struct World {
     proxies: Vec<Proxy>,
     links: Vec<Vec<Link>>,
     groups: Vec<Group>,
+    /// How many of the proxies are members.
+    members: usize,
     history: Vec<(u64, GroupId)>,
 }
 
@@ -98,21 +100,22 @@ impl World {
             proxies: of_proxies.iter().map(proxy).collect(),
             links: (0..nodes).map(|_| (0..proxies).map(|_| Link::default()).collect()).collect(),
             groups: groups.to_vec(),
+            members: proxies,
             history: Vec::new(),
         };
         (0..nodes).for_each(|at| world.start(at));
         world
     }
 
-    fn voters(&self) -> Vec<NodeId> {
+    fn names(&self) -> Vec<NodeId> {
         (0..self.proxies.len()).map(|at| format!("pn-{at}").parse().unwrap()).collect()
     }
 
     pub(super) fn start(&mut self, at: usize) {
-        let (voters, groups, now) = (self.voters(), self.groups.clone(), self.now);
+        let (voters, groups, now) = (self.names(), self.groups.clone(), self.now);
         let Node { clock, candidate, lives, stopped, condition, .. } = &mut self.nodes[at];
         (*candidate, *lives, *stopped) = (Candidate::new(node(at)), true, false);
-        candidate.set_voters(clock.at(now), &voters);
+        candidate.set_voters(clock.at(now), &voters[..self.members]);
         candidate.set_condition(clock.at(now), condition.0, condition.1);
         candidate.set_groups(clock.at(now), &groups);
     }
@@ -177,6 +180,28 @@ impl World {
         let now = self.now;
         let Node { clock, candidate, .. } = &mut self.nodes[at];
         candidate.leave(clock.at(now));
+    }
+
+    /// The first `count` proxies are the members from now on.
+    pub(super) fn voters(&mut self, count: usize) {
+        self.members = count;
+        let (names, now) = (self.names(), self.now);
+        for Node { clock, candidate, .. } in self.nodes.iter_mut().filter(|node| node.lives) {
+            candidate.set_voters(clock.at(now), &names[..count]);
+        }
+    }
+
+    pub(super) fn cut_off(&mut self, at: usize, cut_off: bool) {
+        let now = self.now;
+        let Node { clock, candidate, .. } = &mut self.nodes[at];
+        candidate.set_cut_off(clock.at(now), cut_off);
+    }
+
+    /// Replaces the groups of one node.
+    pub(super) fn groups_of(&mut self, at: usize, groups: &[Group]) {
+        let now = self.now;
+        let Node { clock, candidate, .. } = &mut self.nodes[at];
+        candidate.set_groups(clock.at(now), groups);
     }
 
     pub(super) fn groups(&mut self, groups: &[Group]) {
@@ -275,7 +300,7 @@ impl World {
                     Content::Bytes(bytes) => {
                         let Ok(Election::Beat(beat)) = Election::parse(&bytes) else { panic!("a beat") };
                         proxy.voter.on_beat(now, node(from), &beat);
-                        proxy.claims.on_beat(now, node(from), &beat);
+                        proxy.claims.on_beat(now, node(from), &beat, |_| true);
                     }
                 }
             }
@@ -294,7 +319,7 @@ impl World {
     }
 
     fn turn_of_node(&mut self, at: usize) {
-        let voters = self.voters();
+        let voters = self.names();
         let Node { clock, candidate, lives, stopped, changes, .. } = &mut self.nodes[at];
         if !*lives || *stopped {
             return;

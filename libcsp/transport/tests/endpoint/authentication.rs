@@ -363,7 +363,7 @@ fn the_highest_common_version_is_used_and_a_refusal_names_both_ranges() {
     let (_, answers) = answers(&mut world, &mut proxy, b"\x04\x00\x05\x02\x00\x00\x01\x00\x40\0\0\0");
     let (code, text) = refusal_of(&answers);
     assert_eq!(code, RefusalCode::Version);
-    assert!(text.contains("the acceptor speaks 5, the connector 4"), "{text}");
+    assert!(text.contains("the acceptor speaks 5 to 6, the connector 4"), "{text}");
 }
 
 #[test]

@@ -60,6 +60,27 @@ fn every_worker_is_asked_once_and_the_first_answers_at_last() {
 }
 
 #[test]
+fn a_connection_that_nobody_has_is_not_reset_while_a_proxy_cannot_be_asked() {
+    let (mut f, first) = searching();
+    f.core.set_complete(false);
+    let mut sent = first.clone();
+    for _ in 1..4 {
+        sent = unknown(&mut f, &sent);
+    }
+    let dropped = f.core.counters().drop_no_proxy;
+    give_back(&mut f, &sent);
+    assert_eq!(
+        (f.out.tunnel.len(), f.core.counters().drop_no_proxy),
+        (0, dropped + 1),
+        "the proxy that is away may have it"
+    );
+    f.core.set_complete(true);
+    f.client_sends(Tcp::ACK, b"again");
+    let again = f.sent();
+    assert_eq!((place(&again), asks(&again)), (place(&first), true), "the search begins anew");
+}
+
+#[test]
 fn the_proxy_that_has_the_connection_takes_it() {
     let (mut f, first) = searching();
     let second = unknown(&mut f, &first);
