@@ -55,7 +55,7 @@ pub struct Groups {
 pub struct Group {
     /// Its name.
     pub name: Text,
-    /// Who has the votes of most proxies, if anybody has any.
+    /// The network node that most of the heard proxies vote for; `null` if they vote for none.
     pub holder: Option<Text>,
     /// How many proxies vote for the holder.
     pub votes: u32,

@@ -3,17 +3,21 @@
 use std::time::SystemTime;
 
 use csp_types::Instant;
+use rustix::time::{ClockId, clock_gettime};
 
 /// CLOCK_MONOTONIC, which the processes of one host share.
 pub fn now() -> Instant {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    Instant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    read(ClockId::Monotonic)
 }
 
 /// CLOCK_BOOTTIME: as [`now`], but it goes on while the host sleeps. For promises that others rely on until a
 /// time.
 pub fn boot_now() -> Instant {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    read(ClockId::Boottime)
+}
+
+fn read(clock: ClockId) -> Instant {
+    let time = clock_gettime(clock);
     Instant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 

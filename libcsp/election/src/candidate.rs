@@ -60,7 +60,7 @@ pub struct GroupState {
     pub group: GroupId,
     /// The highest epoch that it has heard of.
     pub epoch: u64,
-    /// Who has votes; `None` if nobody has, or no voter is heard.
+    /// The node that most of the heard voters vote for; `None` if they vote for none.
     pub holder: Option<NodeId>,
     /// How many voters have given the holder their votes.
     pub votes: usize,

@@ -93,7 +93,7 @@ pub struct GroupBeat {
     pub epoch: u64,
     /// What the node does.
     pub stage: Stage,
-    /// Who is to take the group that is yielded.
+    /// The node to which a yielding node gives the group.
     pub successor: Option<NodeId>,
 }
 

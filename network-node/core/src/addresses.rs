@@ -13,7 +13,7 @@ use super::node::NetworkCore;
 /// apart; the third one reaches a switch port that comes up late.
 const ANNOUNCEMENTS: u8 = 3;
 const ANNOUNCEMENT_INTERVAL: Duration = Duration::from_secs(2);
-/// Largest number of addresses that one call announces, for the same reason.
+/// Largest number of addresses that one call announces, so that many of them do not delay the worker.
 const ANNOUNCED_PER_CALL_MAX: usize = 64;
 /// How often an address is announced again that another host claims (RFC 5227 §2.4 (c) allows once in ten
 /// seconds to a host that may give up its address; this one keeps it).

@@ -43,7 +43,7 @@ pub struct Config {
     /// The LAN ports.
     pub lan: Vec<LanSection>,
     /// Networks whose VIPs and egress addresses this node answers for. If empty, it answers for all. Network
-    /// nodes of one LAN must not own the same address.
+    /// nodes of one LAN own the same address only if it is in a VIP group of the policy.
     #[serde(default, with = "csp_control::config::serde_prefixes")]
     pub owns: Vec<Prefix>,
     /// The provider of the SAN.

@@ -22,6 +22,11 @@ impl Holders {
         self.groups = groups;
     }
 
+    /// Returns whether no address is in a group.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
     /// Takes what a network node says that it holds. Returns whether a group has another holder now.
     pub(crate) fn on_beat(&mut self, now: Instant, node: NodeId, beat: &Beat<'_>) -> bool {
         let Holders { groups, claims } = self;

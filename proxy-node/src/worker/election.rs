@@ -107,16 +107,20 @@ impl ProxyWorker {
     /// free.
     pub(super) fn network_node_unlinked(&mut self, now: Instant, node: NodeId, reason: &DownReason) {
         self.links.holders.lost(node);
-        let ended = matches!(reason, DownReason::Closed | DownReason::Died(DeathCause::HangUp));
-        if ended && self.election.voter.is_some() {
-            let time = self.election.time(now);
-            self.election.voter.iter_mut().for_each(|voter| voter.gone(time, node));
-            self.send_ballots(now, time);
+        if matches!(reason, DownReason::Closed | DownReason::Died(DeathCause::HangUp)) {
+            self.free_votes(now, &[node]);
         }
     }
 
-    /// Frees the votes of network nodes whose processes have ended although their tunnels wait for another
-    /// VI.
+    /// Frees the votes of network nodes whose processes have ended.
+    fn free_votes(&mut self, now: Instant, ended: &[NodeId]) {
+        let time = self.election.time(now);
+        let Some(voter) = &mut self.election.voter else { return };
+        ended.iter().for_each(|node| voter.gone(time, *node));
+        self.send_ballots(now, time);
+    }
+
+    /// Finds network nodes whose processes have ended although their tunnels wait for another VI.
     fn look_for_the_dead(&mut self, now: Instant) {
         let interruptions = self.links.interruptions();
         if std::mem::replace(&mut self.election.interruptions, interruptions) != interruptions {
@@ -125,12 +129,9 @@ impl ProxyWorker {
         if self.election.look_at.take_if(|due| *due <= now).is_none() {
             return;
         }
-        let time = self.election.time(now);
-        for node in self.links.interrupted_nodes() {
-            self.links.holders.lost(node);
-            self.election.voter.iter_mut().for_each(|voter| voter.gone(time, node));
-        }
-        self.send_ballots(now, time);
+        let ended = self.links.interrupted_nodes();
+        ended.iter().for_each(|node| self.links.holders.lost(*node));
+        self.free_votes(now, &ended);
     }
 
     fn send_ballots(&mut self, now: Instant, time: Instant) {
@@ -141,9 +142,13 @@ impl ProxyWorker {
         }
     }
 
-    /// Moves connections to the network nodes that hold their addresses.
+    /// Moves connections to the network nodes that hold their addresses. Walks through all connections,
+    /// unless no address is in a group.
     pub(super) fn follow_holders(&mut self) {
         let links = &self.links;
+        if links.holders.is_empty() {
+            return;
+        }
         self.core.move_to_holders(|local, via| links.holders_worker(local, via));
     }
 }

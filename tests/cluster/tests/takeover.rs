@@ -117,6 +117,12 @@ fn elected(name: &str, san: San) -> Option<Several> {
     let mut cluster = several::lay_out(name, san, Lans::Elected)?;
     cluster.serve().unwrap();
     wait_held(&cluster, APART);
+    let shown = cluster.cspctl(&["vips"]).unwrap();
+    println!("{shown}");
+    for (group, node) in [("vips-1", "nn-1"), ("vips-2", "nn-2")] {
+        let held = |line: &str| line.starts_with(group) && line.split_whitespace().nth(1) == Some(node);
+        assert!(shown.lines().any(held), "{group} at {node}:\n{shown}");
+    }
     Some(cluster)
 }
 

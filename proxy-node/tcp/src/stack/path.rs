@@ -33,19 +33,14 @@ impl Stack {
     /// the announcements again. Returns how many connections were moved. Walks the whole table: for rare
     /// events only.
     pub fn redirect(&mut self, from: u32, to: u32) -> usize {
+        // What has no connection, such as replies, waits for the node, too.
         self.dirty.resume(from);
-        let mut count = 0;
-        for tcb in self.tcbs.iter_mut().flatten().filter(|tcb| tcb.via == from) {
-            tcb.via = to;
-            tcb.announced.invalidate();
-            count += 1;
-        }
-        count
+        self.redirect_where(|_, via| (via == from).then_some(to))
     }
 
     /// Moves connections as [`redirect`](Self::redirect) does: `choose` gets the local address and the
-    /// network node of each, and returns another node, or `None` if the connection stays. Returns how many
-    /// were moved.
+    /// network node of each, and returns the node to use, or `None` if the connection stays as it is. Returns
+    /// how many were moved.
     pub fn redirect_where(&mut self, choose: impl Fn(IpAddr, u32) -> Option<u32>) -> usize {
         let (mut count, mut left) = (0, Vec::new());
         for tcb in self.tcbs.iter_mut().flatten() {
