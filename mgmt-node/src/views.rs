@@ -169,7 +169,6 @@ impl Cluster {
         let targets = self.targets(&[Role::ProxyNode]);
         let (answers, unreachable) =
             self.fanout.ask::<Vec<proxy::Service>>(targets, "/v1/services", vec![]).await;
-        let seen: Vec<Vec<proxy::Service>> = answers.into_iter().map(|(_, services)| services).collect();
         let active = self.policy.known().active;
         let services = active.iter().flat_map(|record| &record.policy.services);
         let channels = active.iter().flat_map(|record| &record.policy.channels);
@@ -177,8 +176,8 @@ impl Cluster {
         ServicesView {
             generation: active.as_ref().map_or(0, |record| record.generation),
             services: services
-                .map(|service| live(service, &seen))
-                .chain(of_channels.map(|service| live(&service, &seen)))
+                .map(|service| live(service, &answers))
+                .chain(of_channels.map(|service| live(&service, &answers)))
                 .collect(),
             unreachable,
         }
@@ -429,25 +428,36 @@ fn limited(limit: usize) -> Vec<(&'static str, String)> {
 }
 
 /// A service of the policy with what the proxies report of it.
-fn live(service: &csp_policy::Service, seen: &[Vec<proxy::Service>]) -> ServiceView {
-    let views: Vec<&proxy::Service> =
-        seen.iter().filter_map(|proxy| proxy.iter().find(|s| s.name == *service.name)).collect();
-    let pool = service.pool.iter().map(|member| {
-        let found: Vec<&proxy::PoolMember> = views
+fn live(service: &csp_policy::Service, seen: &[(Target, Vec<proxy::Service>)]) -> ServiceView {
+    let at = |(proxy, services): &'_ (Target, Vec<proxy::Service>)| {
+        let found = services.iter().position(|s| s.name == *service.name)?;
+        Some((proxy.id.to_string(), found))
+    };
+    let views: Vec<(String, &proxy::Service)> =
+        seen.iter().filter_map(|of| at(of).map(|(proxy, found)| (proxy, &of.1[found]))).collect();
+    let pool = service.pool.iter().map(|server| {
+        let node = server.node.map(|node| node.to_string()).unwrap_or_default();
+        let is_it =
+            |m: &&proxy::PoolMember| m.node == *node && m.address == server.address && m.port == server.port;
+        let at: Vec<(&str, &proxy::PoolMember)> = views
             .iter()
-            .filter_map(|s| {
-                s.members.iter().find(|m| m.node == *member.node.as_str() && m.port == member.port)
-            })
+            .filter_map(|(proxy, s)| Some((proxy.as_str(), s.members.iter().find(is_it)?)))
             .collect();
+        let found: Vec<&proxy::PoolMember> = at.iter().map(|(_, member)| *member).collect();
+        let down = |(proxy, member): &(&str, &proxy::PoolMember)| {
+            member.down.as_ref().map(|why| format!("{proxy}: {why}"))
+        };
         let sum = |of: fn(&proxy::PoolMember) -> u64| {
             found.iter().map(|m| of(m)).reduce(|a, b| a.saturating_add(b))
         };
         PoolMemberView {
-            node: member.node.to_string(),
-            port: member.port,
+            node,
+            address: server.address,
+            down_at: at.iter().filter_map(down).collect(),
+            port: server.port,
             // Every process listens at every proxy: the maximum is the number of processes, the sum would not
             // be.
-            processes: found.iter().map(|m| m.listeners).max(),
+            processes: found.iter().map(|m| m.listeners).max().filter(|_| server.node.is_some()),
             open_connections: sum(|m| m.open),
             connections_total: sum(|m| m.connections_total),
         }
@@ -456,7 +466,7 @@ fn live(service: &csp_policy::Service, seen: &[Vec<proxy::Service>]) -> ServiceV
         name: service.name.clone(),
         vip: service.vip.to_string(),
         port: service.port,
-        pending: views.iter().map(|s| s.pending).fold(0, u64::saturating_add),
+        pending: views.iter().map(|(_, s)| s.pending).fold(0, u64::saturating_add),
         pool: pool.collect(),
     }
 }

@@ -180,6 +180,8 @@ fn overview() -> OverviewView {
     let unreachable = vec![Unreachable { node: "pn-2".into(), error: "Connection refused".into() }];
     let member = PoolMemberView {
         node: "an-1".into(),
+        address: Some([10, 76, 0, 20].into()),
+        down_at: vec!["pn-1: connection refused".into()],
         port: 80,
         processes: Some(1),
         open_connections: Some(1),

@@ -59,8 +59,16 @@ fn flow(number: &str, client: &str, service: &str, (bytes_in, bytes_out): (u64, 
 
 /// Service `web` as a proxy reports it whose member has this many open connections and connections in all.
 fn web(pending: u64, open: u64, connections_total: u64) -> proxy::Service {
-    let member =
-        PoolMember { node: "an-1".into(), port: 80, listeners: 2, open, accept_credit: 8, connections_total };
+    let member = PoolMember {
+        node: "an-1".into(),
+        address: None,
+        down: None,
+        port: 80,
+        listeners: 2,
+        open,
+        accept_credit: 8,
+        connections_total,
+    };
     proxy::Service { name: "web".into(), address: address("10.76.0.100:80"), pending, members: vec![member] }
 }
 

@@ -170,6 +170,14 @@ function drawPolicy(view) {
   put("policy", content);
 }
 
+/** What a pool member can do: whether proxies reach a plain server, or how many processes listen. */
+function serverState(m) {
+  const down = m.down_at || [];
+  if (m.address) return down.length ? mark("bad", "✕", "down", down.join(", ")) : mark("good", "✓", "up");
+  if (m.processes === 0) return mark("bad", "✕", "no process", "no process is listening");
+  return m.processes === null ? "" : `${m.processes} process${m.processes === 1 ? "" : "es"}`;
+}
+
 function drawServices(view) {
   const { services, unreachable } = view.services;
   const share = (m) => h("span", {}, bar(m.open_connections || 0, most));
@@ -177,10 +185,9 @@ function drawServices(view) {
   const draw = (s) => h("div", { class: "service" },
     h("h3", {}, s.name, h("code", {}, address(s.vip, s.port)),
       s.pending ? mark("warn", "▲", `${s.pending} waiting for a process`) : null),
-    table("Pool of " + s.name, [["Pool member"], ["Processes", "number"], ["Open", "number"], ["Total", "number"], [""]],
+    table("Pool of " + s.name, [["Pool member"], ["State"], ["Open", "number"], ["Total", "number"], [""]],
       s.pool.map((m) => [
-        h("code", {}, address(m.node, m.port)),
-        m.processes === 0 ? mark("bad", "✕", "0", "no process is listening") : count(m.processes),
+        h("code", {}, address(m.address || m.node, m.port)), serverState(m),
         count(m.open_connections), count(m.connections_total), share(m)])));
   put("services", services.length ? services.map(draw) : empty(view.services.generation ? "The active policy names no service." : "No policy is active yet."), missing(unreachable));
 }

@@ -1,6 +1,6 @@
 //! Bodies of the proxy node.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use csp_types::FlowLabel;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,8 @@ pub struct Flow {
     /// Service; `egress` for connections that applications opened, `(removed)` when policy no longer names
     /// it.
     pub service: Text,
-    /// App node of the process that the connection was given to; empty before.
+    /// App node of the process that the connection was given to, or address of the plain server; empty
+    /// before.
     pub member: Text,
     /// That process; empty before.
     pub process: Text,
@@ -76,8 +77,14 @@ pub struct Service {
 /// same figures.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PoolMember {
-    /// App node.
+    /// App node; empty for a plain server.
     pub node: Text,
+    /// Address of a plain server, which is reached over TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
+    /// Why a plain server gets no connections at the moment: how the last one to it has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub down: Option<Text>,
     /// Port that its processes listen on.
     pub port: u16,
     /// Processes that listen; each listens at every worker and counts once.

@@ -7,10 +7,9 @@ use csp_config::Problems;
 use csp_types::{Prefix, ProgramName};
 
 use crate::{
-    ACCESS_MAX, API_VERSION, DESTINATIONS_MAX, EGRESS_MAX, MEMBERS_MAX, POOL_MAX, SERVICE_NAME_LEN_MAX,
-    SERVICES_MAX,
+    ACCESS_MAX, API_VERSION, DESTINATIONS_MAX, EGRESS_MAX, MEMBERS_MAX, SERVICE_NAME_LEN_MAX, SERVICES_MAX,
 };
-use crate::{CHANNELS_MAX, Channel, Egress, PROGRAMS_MAX, Policy, Service};
+use crate::{CHANNELS_MAX, Channel, Egress, PROGRAMS_MAX, Policy, Server};
 
 impl Policy {
     /// Notes everything that makes the policy invalid.
@@ -22,7 +21,10 @@ impl Policy {
         check_count("services", self.services.len(), 0, SERVICES_MAX, problems);
         check_count("egress", self.egress.len(), 0, EGRESS_MAX, problems);
         for (index, service) in self.services.iter().enumerate() {
-            check_service(service, &format!("services[{index}]"), problems);
+            let at = format!("services[{index}]");
+            check_name(&service.name, "service", &at, problems);
+            check_unicast(service.vip, &format!("{at}.vip"), problems);
+            crate::servers::check_pool(self, service, &at, problems);
         }
         check_count("channels", self.channels.len(), 0, CHANNELS_MAX, problems);
         for (index, channel) in self.channels.iter().enumerate() {
@@ -38,9 +40,10 @@ impl Policy {
         crate::branches::check(self, problems);
         crate::bounds::check(self, problems);
         crate::flows::check(self, problems);
-        let members = self.services.iter().flat_map(|service| &service.pool);
-        let members = members.chain(self.contexts.iter().flat_map(|context| &context.pool));
-        let members: HashSet<_> = members.chain(crate::framing::members(&self.channels)).collect();
+        let members = self.contexts.iter().flat_map(|context| &context.pool);
+        let members = members.chain(crate::framing::members(&self.channels)).copied().map(Server::from);
+        let members = members.chain(self.services.iter().flat_map(|service| &service.pool).copied());
+        let members: HashSet<_> = members.map(|server| (server.host(), server.port)).collect();
         if members.len() > MEMBERS_MAX {
             let message =
                 format!("the pools have {} members; allowed are {MEMBERS_MAX} in all", members.len());
@@ -168,19 +171,6 @@ pub fn check_name(name: &str, what: &str, at: &str, problems: &mut Problems) {
     }
 }
 
-fn check_service(service: &Service, at: &str, problems: &mut Problems) {
-    check_name(&service.name, "service", at, problems);
-    check_unicast(service.vip, &format!("{at}.vip"), problems);
-    check_count(&format!("{at}.pool"), service.pool.len(), 1, POOL_MAX, problems);
-    let mut members = HashSet::new();
-    for (index, member) in service.pool.iter().enumerate() {
-        if !members.insert(member) {
-            let message = format!("{} port {} is in this pool already", member.node, member.port);
-            problems.add(format!("{at}.pool[{index}]"), message);
-        }
-    }
-}
-
 fn check_egress(egress: &Egress, at: &str, problems: &mut Problems) {
     check_unicast(egress.address, &format!("{at}.address"), problems);
     check_count(&format!("{at}.destinations"), egress.destinations.len(), 1, DESTINATIONS_MAX, problems);
@@ -207,7 +197,7 @@ pub(crate) fn check_count(at: &str, count: usize, min: usize, max: usize, proble
 }
 
 /// The address must be one that a host on the LAN can have.
-fn check_unicast(address: IpAddr, at: &str, problems: &mut Problems) {
+pub(crate) fn check_unicast(address: IpAddr, at: &str, problems: &mut Problems) {
     let kind = match address {
         _ if address.is_unspecified() => "the unspecified address",
         _ if address.is_loopback() => "a loopback address",

@@ -7,7 +7,7 @@ use csp_handlers::G_CONTEXTS_MAX;
 use serde::{Deserialize, Serialize};
 
 use super::check::check_count;
-use super::{POOL_MAX, Policy, PoolMember};
+use super::{POOL_MAX, Policy, PoolMember, Server};
 
 /// A context that paths of channels may name.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -47,12 +47,10 @@ impl GContext {
 /// Checks the contexts of a policy.
 pub(super) fn check(policy: &Policy, problems: &mut Problems) {
     check_count("contexts", policy.contexts.len(), 0, G_CONTEXTS_MAX.into(), problems);
-    let clients: HashSet<&PoolMember> = policy
-        .services
-        .iter()
-        .flat_map(|service| &service.pool)
-        .chain(super::framing::members(&policy.channels))
-        .collect();
+    let of_services = policy.services.iter().flat_map(|service| &service.pool);
+    let of_services = of_services.filter_map(Server::member);
+    let clients: HashSet<PoolMember> =
+        of_services.chain(super::framing::members(&policy.channels).copied()).collect();
     let mut names = HashMap::new();
     for (index, context) in policy.contexts.iter().enumerate() {
         let at = format!("contexts[{index}]");

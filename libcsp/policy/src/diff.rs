@@ -6,7 +6,7 @@ use csp_types::Prefix;
 
 use crate::paths;
 use crate::{
-    Channel, ChannelPort, Egress, Framing, Policy, PoolMember, ProgramRule, Service, TcpOptions,
+    Channel, ChannelPort, Egress, Framing, Policy, PoolMember, ProgramRule, Server, Service, TcpOptions,
     UnknownFormat,
 };
 
@@ -107,14 +107,24 @@ fn changes(old: &Service, new: &Service, lines: &mut Vec<String>) {
     change("tcp.mss", mss(&old.tcp), mss(&new.tcp));
     change("backlog.connections", old.backlog.connections.to_string(), new.backlog.connections.to_string());
     change("backlog.time_s", old.backlog.time_s.to_string(), new.backlog.time_s.to_string());
-    let gone = old.pool.iter().filter(|member| !new.pool.contains(member));
-    lines.extend(gone.map(|member| format!("~ service {name}: pool - {}", member_summary(member))));
-    let come = new.pool.iter().filter(|member| !old.pool.contains(member));
-    lines.extend(come.map(|member| format!("~ service {name}: pool + {}", member_summary(member))));
+    let (was, is) = (&old.servers, &new.servers);
+    let timeout = |ms: u32| format!("{ms} ms");
+    change("servers.connect_timeout_ms", timeout(was.connect_timeout_ms), timeout(is.connect_timeout_ms));
+    let header = |header| format!("{header:?}").to_lowercase();
+    change("servers.proxy_protocol", header(was.proxy_protocol), header(is.proxy_protocol));
+    let check = |check: &Option<crate::ServerCheck>| match check {
+        None => "none".to_owned(),
+        Some(check) => format!("{check:?}"),
+    };
+    change("servers.check", check(&was.check), check(&is.check));
+    let gone = old.pool.iter().filter(|server| !new.pool.contains(server));
+    lines.extend(gone.map(|server| format!("~ service {name}: pool - {}", server.summary())));
+    let come = new.pool.iter().filter(|server| !old.pool.contains(server));
+    lines.extend(come.map(|server| format!("~ service {name}: pool + {}", server.summary())));
 }
 
 fn summary(service: &Service) -> String {
-    let pool: Vec<String> = service.pool.iter().map(member_summary).collect();
+    let pool: Vec<String> = service.pool.iter().map(Server::summary).collect();
     format!("{} {} port {} pool {}", service.name, service.vip, service.port, pool.join(", "))
 }
 

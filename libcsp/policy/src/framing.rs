@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::channels::{Channel, Pattern};
 use super::check::check_count;
-use super::{Backlog, POOL_MAX, PoolMember, Service};
+use super::{Backlog, POOL_MAX, PoolMember, Server, ServerOptions, Service};
 
 /// Most ports of a channel.
 pub const CHANNEL_PORTS_MAX: usize = 8;
@@ -209,7 +209,8 @@ impl Channel {
             name: self.service_name(port.port),
             vip: self.vip,
             port: port.port,
-            pool: self.pool.clone(),
+            pool: self.pool.iter().copied().map(Server::from).collect(),
+            servers: ServerOptions::default(),
             tcp: self.tcp,
             backlog: Backlog::default(),
         })

@@ -30,6 +30,7 @@ mod plugins;
 mod queries;
 mod redact;
 mod requests;
+mod servers;
 mod sources;
 mod vip_groups;
 mod warnings;
@@ -70,6 +71,7 @@ pub use queries::{
     MESSAGE_KIB, QUERIES_MAX, QUERY_KIB_MAX, QUERY_ROWS_MAX, QUERY_WAITING_MAX, Query, QueryLimits, RowFormat,
 };
 pub use requests::{REQUESTED_MAX, Requests};
+pub use servers::{HttpCheck, ProxyProtocol, Server, ServerCheck, ServerHost, ServerOptions};
 pub use vip_groups::{GROUP_NETWORKS_MAX, GROUP_PREFERRED_MAX, VIP_GROUPS_MAX, VipGroup};
 
 /// The only `apiVersion` this build understands.
@@ -183,7 +185,10 @@ pub struct Service {
     #[serde(deserialize_with = "port")]
     pub port: u16,
     /// The servers; at least one, each once.
-    pub pool: Vec<PoolMember>,
+    pub pool: Vec<Server>,
+    /// How the plain servers of the pool are reached.
+    #[serde(default, skip_serializing_if = "framing::is_default")]
+    pub servers: ServerOptions,
     /// How connections behave.
     #[serde(default)]
     pub tcp: TcpOptions,

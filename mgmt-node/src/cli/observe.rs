@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use csp_api::label;
 use csp_api::mgmt::{
-    FlowView, FlowsView, NodeState, NodesView, QueuesView, RecentView, ServicesView, SocketsView, TraceView,
-    Unreachable,
+    FlowView, FlowsView, NodeState, NodesView, PoolMemberView, QueuesView, RecentView, ServicesView,
+    SocketsView, TraceView, Unreachable,
 };
 use csp_types::{FlowLabel, Role};
 
@@ -83,21 +83,18 @@ pub(super) async fn services(context: &Context) -> Result<(), CliError> {
             return "No services: no policy is active, or it names none.\n".to_owned()
                 + &missing(context, &view.unreachable);
         }
-        let head = ["SERVICE", "ADDRESS", "POOL MEMBER", "PROCESSES", "OPEN", "TOTAL", "PENDING"];
+        let head = ["SERVICE", "ADDRESS", "POOL MEMBER", "STATE", "OPEN", "TOTAL", "PENDING"];
         let mut table = Table::new(&head);
         let figure = |n: Option<u64>| Cell::from(n.map(|n| n.to_string()).unwrap_or_default()).right();
         for s in &view.services {
             for (at, m) in s.pool.iter().enumerate() {
-                let processes = figure(m.processes).coloured(match m.processes {
-                    Some(0) => Colour::Red,
-                    _ => Colour::Plain,
-                });
+                let state = server_state(m);
                 let first = |text: String| if at == 0 { Cell::from(text) } else { Cell::from(" ") };
                 table.row([
                     first(s.name.clone()),
                     first(address(&s.vip, s.port)),
-                    address(&m.node, m.port).into(),
-                    processes,
+                    address(&m.address.map_or_else(|| m.node.clone(), |at| at.to_string()), m.port).into(),
+                    state,
                     figure(m.open_connections),
                     figure(m.connections_total),
                     if at == 0 { s.pending.into() } else { Cell::from(" ").right() },
@@ -106,6 +103,19 @@ pub(super) async fn services(context: &Context) -> Result<(), CliError> {
         }
         table.render(context.paint) + &missing(context, &view.unreachable)
     })
+}
+
+/// What a pool member can do: how many processes of a node listen, or whether proxies reach a plain server.
+fn server_state(member: &PoolMemberView) -> Cell {
+    let (text, colour) = match (member.address, member.processes) {
+        (Some(_), _) if member.down_at.is_empty() => ("up".to_owned(), Colour::Plain),
+        (Some(_), _) => (format!("down ({})", member.down_at.join(", ")), Colour::Red),
+        (None, None) => (String::new(), Colour::Plain),
+        (None, Some(0)) => ("no process".to_owned(), Colour::Red),
+        (None, Some(1)) => ("1 process".to_owned(), Colour::Plain),
+        (None, Some(count)) => (format!("{count} processes"), Colour::Plain),
+    };
+    Cell::from(text).coloured(colour)
 }
 
 pub(super) fn address(host: &str, port: u16) -> String {

@@ -10,7 +10,7 @@ use csp_wire::channel::{CONNECT_BY_LAN, ConnectPayload, Message, MessageHeader, 
 use super::application::Verdict;
 use super::context::{Context, Turn};
 use super::events::{NO_SERVICE, new_flow};
-use super::flow::Stage;
+use super::flow::{Flow, Stage};
 use super::service::local::LocalServices;
 use super::shares::Amount;
 use super::{ChannelId, Egress, Lane, ProxyOutput, reason};
@@ -24,7 +24,7 @@ const TAKEN_TIMEOUT: Duration = Duration::from_secs(5);
 impl Egress {
     /// Sends a SYN to `remote` through the network node `via`, from the first free port. The error is the
     /// reason code of REFUSED.
-    fn open<O>(
+    pub(super) fn open<O>(
         &mut self,
         cx: &mut Context<'_, O>,
         remote: SocketAddr,
@@ -105,7 +105,10 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     pub(super) fn on_addresses_taken(&mut self, label: FlowLabel) {
         let cx = &mut self.cx;
         let known = cx.flows.get(label).zip(cx.tcp.info(label));
-        let Some((flow, info)) = known.filter(|(f, _)| matches!(f.stage, Stage::Connecting { .. })) else {
+        let opens = |flow: &Flow| {
+            matches!(flow.stage, Stage::Connecting { .. } | Stage::Called(_) | Stage::Checking(_))
+        };
+        let Some((flow, info)) = known.filter(|(flow, _)| opens(flow)) else {
             cx.recorder.counters.drop_misdirected += 1;
             return;
         };
@@ -113,6 +116,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         flow.queued = false; // the list of flows to pump contains the old label
         cx.abort_client(label);
         cx.flows.remove(label);
+        let former = label;
         let opened = match flow.since + TAKEN_TIMEOUT > cx.now {
             true => self.egress.open(cx, info.tuple.remote, info.via),
             false => Err(reason::ADDRESS_IN_USE),
@@ -121,10 +125,19 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             Ok(opened) => {
                 (flow.label, flow.tuple) = opened;
                 cx.tcp.set_send_capacity(flow.label, flow.from_app_window);
+                let (label, stage) = (flow.label, flow.stage);
                 self.admit(flow);
+                match stage {
+                    Stage::Called(client) => self.called_anew(client, former, label),
+                    Stage::Checking(member) => self.checked_anew(label, member),
+                    _ => {}
+                }
             }
             Err(code) => {
                 self.pump.release(flow.from_app_window);
+                if let Stage::Called(client) = flow.stage {
+                    return self.call_unsent(client, former, code);
+                }
                 self.egress.shares.release(flow.charge);
                 if let Stage::Connecting { request, .. } = flow.stage {
                     cx.send(flow.lane, MessageHeader::new(MessageKind::Refused, request, code, 0), &[]);

@@ -16,6 +16,7 @@ use super::hairpin::{Hairpin, LoopEnd};
 use super::idle::IdleClients;
 use super::pump::Pump;
 use super::recorder::Recorder;
+use super::servers::Calls;
 use super::service::{ApplicationEnd, TcpEnd};
 use super::tunnels::Tunnels;
 use super::upstream::Upstreams;
@@ -97,6 +98,7 @@ pub(crate) struct Turn<'a, O, S> {
     pub(crate) pump: &'a mut Pump,
     pub(crate) egress: &'a mut Egress,
     pub(crate) idle: &'a mut IdleClients,
+    pub(crate) calls: &'a mut Calls,
     pub(crate) tunnels: &'a mut Tunnels,
     pub(crate) local: &'a mut S,
     pub(crate) link: &'a mut OutputLink,

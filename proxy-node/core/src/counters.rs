@@ -19,6 +19,18 @@ pub struct Counters {
     pub connections_passive: u64,
     /// Connections opened for applications.
     pub connections_active: u64,
+    /// Connections opened to plain servers for clients.
+    pub connections_called: u64,
+    /// Those of them that were not established.
+    pub calls_failed: u64,
+    /// Connections to plain servers that could not be begun: no egress address, network node, port or memory.
+    pub calls_unsent: u64,
+    /// Active checks of plain servers that were begun.
+    pub checks: u64,
+    /// Those of them that failed.
+    pub checks_failed: u64,
+    /// Bytes passed between clients and plain servers.
+    pub joined_bytes: u64,
     /// Connections between two programs of the cluster that use no TCP.
     pub connections_hairpin: u64,
     /// Connections that local services requested.

@@ -7,11 +7,12 @@
 pub(crate) mod admission;
 pub(crate) mod backlog;
 pub(crate) mod handover;
+mod plain;
 pub(crate) mod pool;
 pub(crate) mod services;
 pub(crate) mod withdraw;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 
 use csp_tcp::Stack;
@@ -21,11 +22,11 @@ use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload};
 use self::admission::Process;
 use self::backlog::NO_SERVER_GRACE;
 use self::handover::Left;
-use self::pool::{ChannelId, Choice, ListenError, MemberId, Pools};
+use self::pool::{ChannelId, Choice, Chosen, ListenError, MemberId, Pools};
 use self::services::{Service, ServiceSpec, Services};
 use self::withdraw::Offers;
 use super::context::Context;
-use super::flow::{Flow, FlowTable, Stage};
+use super::flow::{Call, Flow, FlowTable, Stage};
 use super::recorder::Recorder;
 use super::service::upstream::{Excluded, OpenError};
 use super::shares::User;
@@ -39,6 +40,8 @@ pub(crate) struct Dispatcher {
     processes: HashMap<ChannelId, Process>,
     offers: Offers,
     left: Left,
+    /// Clients for which a plain server was chosen, and no connection to it opened yet.
+    calls: VecDeque<FlowLabel>,
     /// Number of connections established so far.
     arrivals: u64,
 }
@@ -53,6 +56,7 @@ impl Dispatcher {
             processes: HashMap::with_capacity(CHANNELS_MAX),
             offers: Offers::new(connections),
             left: Left::default(),
+            calls: VecDeque::with_capacity(64),
             arrivals: 0,
         }
     }
@@ -200,7 +204,11 @@ impl Dispatcher {
         }
         let id = |member: MemberId| self.pools.get(member).map(|m| m.id(member));
         let excluded = excluded.only(|server| id(server.member) == Some(server));
-        let members = || service.members.iter().copied().filter_map(|id| Some((id, self.pools.get(id)?)));
+        // Local services reach processes only.
+        let members = || {
+            let known = service.members().filter_map(|id| Some((id, self.pools.get(id)?)));
+            known.filter(|(_, member)| member.node().is_some())
+        };
         let mut allowed = members().filter(|(id, _)| !excluded.has(*id)).peekable();
         match () {
             () if members().next().is_none() => Err(OpenError::NoMember),
@@ -224,10 +232,13 @@ impl Dispatcher {
             .collect()
     }
 
-    /// Returns the service at an address if its backlog has room.
+    /// Returns the service at an address if its backlog has room, and a connection without TCP can reach all
+    /// of its members.
     pub(crate) fn service_at(&self, address: SocketAddr) -> Option<u32> {
         let number = self.services.at(address)?;
-        self.services.get(number).filter(|service| !service.is_full()).map(|_| number)
+        let service = self.services.get(number).filter(|service| !service.is_full())?;
+        let is_plain = |id| self.pools.get(id).is_some_and(|member| member.node().is_none());
+        (!service.members().any(is_plain)).then_some(number)
     }
 
     /// Returns the next number in the order of arrival.
@@ -247,6 +258,9 @@ impl Dispatcher {
             (Stage::Offered(_), Some(choice)) => self.pools.void(choice),
             (_, Some(choice)) => self.pools.release(choice),
             (_, None) => {}
+        }
+        if let Some(plain) = flow.plain() {
+            self.release_plain(plain);
         }
         self.offers.remove(flow.label);
         self.left_ended(flow);
@@ -355,26 +369,38 @@ impl Dispatcher {
     fn backlog_deadline(&self, flows: &FlowTable, number: u32) -> Option<(Instant, bool)> {
         let service = self.services.get(number)?;
         let first = flows.get(service.backlog.first()?)?;
-        let unserved = self.pools.unserved_since(&service.members);
+        let unserved = self.pools.unserved_since(service.members());
         let grace = unserved.map(|since| first.began.max(since) + NO_SERVER_GRACE);
         let time = service.spec.backlog.time.map(|time| first.began + time);
         Some(([grace, time].into_iter().flatten().min()?, unserved.is_none()))
     }
 
-    /// Sends OPEN to a process; `false` if none would accept a connection.
+    /// Sends OPEN to a process, or calls a plain server; `false` if none would accept a connection.
     fn offer(&mut self, cx: &mut Context<'_, impl ProxyOutput>, label: FlowLabel) -> bool {
         let Some(number) = cx.flows.get(label).map(|flow| flow.service) else { return true };
         let excluded = *cx.upstreams.excluded(label);
-        while let Some(service) = self.services.get(number)
-            && let Some(choice) = self.pools.choose(
-                cx.now,
-                service.members_but(&excluded),
-                service.spec.address.ip(),
-                |channel| self.offers.is_barred(label, channel),
-            )
-        {
-            if self.send_open(cx, label, choice) {
-                return true;
+        while let Some(service) = self.services.get_mut(number) {
+            let (candidates, local) = (service.members_but(&excluded), service.spec.address.ip());
+            let barred = |channel| self.offers.is_barred(label, channel);
+            let chosen = match cx.flows.is_inner(label) {
+                true => self.pools.choose(cx.now, candidates, local, barred).map(Chosen::Process),
+                false => self.pools.choose_any(cx.now, candidates, local, barred),
+            };
+            let member = match chosen {
+                None => return false,
+                Some(Chosen::Process(choice)) => choice.member,
+                Some(Chosen::Plain(member)) => member,
+            };
+            service.chosen(member);
+            match chosen {
+                Some(Chosen::Process(choice)) if !self.send_open(cx, label, choice) => {}
+                Some(Chosen::Plain(_)) => {
+                    let call = Call { member, server: FlowLabel::NONE };
+                    cx.flows.set_stage(cx.now, label, Stage::Calling(call));
+                    self.calls.push_back(label);
+                    return true;
+                }
+                _ => return true,
             }
         }
         false

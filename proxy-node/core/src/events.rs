@@ -79,7 +79,12 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         let cx = &mut self.cx;
         let Some(flow) = cx.flows.get_mut(label) else { return };
         let (lane, tuple, window) = (flow.lane, flow.tuple, flow.from_app_window);
-        let Stage::Connecting { channel, request } = flow.stage else { return };
+        let (channel, request) = match flow.stage {
+            Stage::Connecting { channel, request } => (channel, request),
+            Stage::Called(client) => return self.server_connected(label, client),
+            Stage::Checking(member) => return self.check_connected(label, member),
+            _ => return,
+        };
         cx.recorder.counters.connections_active += 1;
         cx.flows.set_stage(cx.now, label, Stage::Open(Attachment { channel, choice: None }));
         let payload = OpenPayload { local: tuple.local, remote: tuple.remote, window }.emit();
@@ -96,6 +101,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         if self.is_cut_off(label, Towards::Application) {
             return self.fail(label, reason::INVALID);
         }
+        self.joined_closed(label);
         if let Some(lane) = self.cx.flows.get(label).filter(|f| f.channel().is_some()).map(|f| f.lane) {
             self.cx.send(lane, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
         }
@@ -105,14 +111,17 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Processes the failure of a connection with unread bytes. A process receives them before the failure,
     /// as from a kernel's socket; a client that was not accepted yet has left.
     fn client_broken(&mut self, label: FlowLabel, code: u32) {
-        let waits = |flow: &Flow| matches!(flow.stage, Stage::Pending | Stage::Offered(_));
+        let waits =
+            |flow: &Flow| matches!(flow.stage, Stage::Pending | Stage::Offered(_) | Stage::Calling(_));
         if self.cx.flows.get(label).is_none_or(waits) {
             self.cx.abort_client(label);
             return self.client_failed(label, code);
         }
         self.pump.enqueue(self.cx.flows, label);
-        // A local service may never read the remaining bytes, where a process would close the connection.
-        let is_local = self.cx.flows.get(label).is_some_and(|flow| flow.stage == Stage::Local);
+        // A local service, or the other end of two joined connections, may never read the remaining bytes,
+        // where a process would close the connection.
+        let flow = self.cx.flows.get(label);
+        let is_local = flow.is_some_and(|flow| matches!(flow.stage, Stage::Local | Stage::Joined(_)));
         if is_local && !self.pump.fail_later(&mut self.cx, label) {
             self.fail_broken(label);
         }
@@ -127,6 +136,11 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     }
 
     fn client_failed(&mut self, label: FlowLabel, code: u32) {
+        match self.cx.flows.get(label).map(|flow| flow.stage) {
+            Some(Stage::Called(client)) => return self.call_failed(label, client, code),
+            Some(Stage::Checking(member)) => return self.check_failed(label, member, code),
+            _ => {}
+        }
         self.cx.recorder.counters.connections_failed += 1;
         self.fail(label, code);
     }
@@ -146,7 +160,14 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             Stage::Offered(_) | Stage::Open(_) => {
                 Some((flow.lane, MessageHeader::of_flow(MessageKind::Reset, label, code, 0)))
             }
-            Stage::Pending | Stage::Local | Stage::Left(_) | Stage::Finishing => None,
+            Stage::Pending
+            | Stage::Local
+            | Stage::Left(_)
+            | Stage::Calling(_)
+            | Stage::Called(_)
+            | Stage::Joined(_)
+            | Stage::Checking(_)
+            | Stage::Finishing => None,
         });
         if let Some((lane, header)) = notice {
             self.cx.send(lane, header, &[]);
@@ -180,6 +201,7 @@ pub(super) fn new_flow(
         broken: false,
         charge: Charge::NONE,
         withdrawals: 0,
+        calls: 0,
         between: false,
         queued: false,
         bytes_to_app: 0,

@@ -11,6 +11,8 @@
 //!  request of a local service ──▶ Pending
 //!  client SYN..ACK, local service ──▶ Local ── the service or the client is done ──▶ Finishing or (gone)
 //!  Open ── HAND_OVER ──▶ Left ── TAKE_OVER, by another process ──▶ Open
+//!  Pending, plain server chosen ──▶ Calling ── SYN/ACK ──▶ Joined ── both ends ──▶ Finishing or (gone)
+//!  the connection to that server:   Called ── SYN/ACK ──▶ Joined
 //! ```
 
 use std::collections::HashMap;
@@ -18,7 +20,7 @@ use std::collections::HashMap;
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_wire::channel::Ticket;
 
-use super::dispatch::pool::{ChannelId, Choice};
+use super::dispatch::pool::{ChannelId, Choice, MemberId};
 use super::output::Lane;
 use super::shares::Charge;
 
@@ -42,6 +44,14 @@ pub enum Stage {
     },
     /// Its process has handed it over; the process that presents this ticket takes it over.
     Left(Ticket),
+    /// A plain server was chosen; the connection to it is not established yet.
+    Calling(Call),
+    /// A connection to a plain server, for this client: the SYN was sent.
+    Called(FlowLabel),
+    /// Bytes pass between this connection and another one.
+    Joined(Joint),
+    /// A connection that examines a plain server.
+    Checking(MemberId),
     /// The application has closed it; the TCB delivers the remaining bytes.
     Finishing,
 }
@@ -53,6 +63,24 @@ pub struct Attachment {
     pub channel: ChannelId,
     /// `None` for active opens.
     pub choice: Option<Choice>,
+}
+
+/// A client that waits for the connection to a plain server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Call {
+    /// The server.
+    pub member: MemberId,
+    /// The connection to it; [`FlowLabel::NONE`] before it is opened.
+    pub server: FlowLabel,
+}
+
+/// One of two connections between which bytes pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Joint {
+    /// The other one.
+    pub peer: FlowLabel,
+    /// The plain server of the client's connection; `None` for the connection to the server.
+    pub member: Option<MemberId>,
 }
 
 /// One flow.
@@ -96,6 +124,8 @@ pub struct Flow {
     pub charge: Charge,
     /// Number of processes from which its offer was withdrawn.
     pub withdrawals: u8,
+    /// Number of connections to plain servers that were not established.
+    pub calls: u8,
     /// A service between both ends examines its bytes ([`Between`](crate::service::between::Between)).
     pub between: bool,
     /// Whether it is in the list of flows to pump.
@@ -110,7 +140,14 @@ impl Flow {
     /// Returns the channel of the process that the flow is bound to, if any.
     pub fn channel(&self) -> Option<ChannelId> {
         match self.stage {
-            Stage::Pending | Stage::Local | Stage::Left(_) | Stage::Finishing => None,
+            Stage::Pending
+            | Stage::Local
+            | Stage::Left(_)
+            | Stage::Calling(_)
+            | Stage::Called(_)
+            | Stage::Joined(_)
+            | Stage::Checking(_)
+            | Stage::Finishing => None,
             Stage::Offered(choice) => Some(choice.channel),
             Stage::Open(attachment) => Some(attachment.channel),
             Stage::Connecting { channel, .. } => Some(channel),
@@ -122,9 +159,25 @@ impl Flow {
         match self.stage {
             Stage::Offered(choice) => Some(choice),
             Stage::Open(attachment) => attachment.choice,
-            Stage::Pending | Stage::Local | Stage::Connecting { .. } | Stage::Left(_) | Stage::Finishing => {
-                None
-            }
+            Stage::Pending
+            | Stage::Local
+            | Stage::Connecting { .. }
+            | Stage::Left(_)
+            | Stage::Calling(_)
+            | Stage::Called(_)
+            | Stage::Joined(_)
+            | Stage::Checking(_)
+            | Stage::Finishing => None,
+        }
+    }
+
+    /// Returns the plain server to release when the flow ends, and whether its connection is not established
+    /// yet.
+    pub(crate) fn plain(&self) -> Option<(MemberId, bool)> {
+        match self.stage {
+            Stage::Calling(call) => Some((call.member, true)),
+            Stage::Joined(joint) => joint.member.map(|member| (member, false)),
+            _ => None,
         }
     }
 }

@@ -14,6 +14,7 @@
 //!  idle: clients that give way to new ones when no room is left
 //!  hairpin: connections between two processes, client's ends of each other
 //!  upstream: connections of local services to processes
+//!  servers: connections to plain servers, joined with those of clients
 //! ```
 //! Each part owns its fields; its methods take what they need of the others as arguments (`Context`).
 //! [`ProxyCore`] owns the parts, one worker's flows and TCP engine, and passes each input to the parts that
@@ -39,6 +40,7 @@ mod output;
 mod pump;
 pub mod reason;
 mod recorder;
+mod servers;
 pub mod service;
 mod shares;
 mod snapshot;
@@ -60,14 +62,18 @@ pub use counters::Counters;
 pub use dispatch::admission::Process;
 pub use dispatch::backlog::{BacklogLimits, NO_SERVER_GRACE};
 pub use dispatch::handover::HANDOVER_TIMEOUT;
-pub use dispatch::pool::{ChannelId, Choice, Claim, LISTENERS_PER_MEMBER_MAX, MEMBERS_MAX, MemberId, Pools};
-pub use dispatch::services::{PoolServer, ServiceSpec, ServiceTcp};
+pub use dispatch::pool::{
+    Candidate, ChannelId, Choice, Chosen, Claim, LISTENERS_PER_MEMBER_MAX, MEMBERS_MAX, MemberId, PlainState,
+    Pools,
+};
+pub use dispatch::services::{PoolServer, ServerHost, ServiceSpec, ServiceTcp};
 pub use dispatch::withdraw::OFFER_PATIENCE;
 pub use egress::{Egress, EgressRule};
-pub use flow::{Attachment, Flow, FlowTable, Stage};
+pub use flow::{Attachment, Call, Flow, FlowTable, Joint, Stage};
 pub use hairpin::{HAIRPIN_WINDOW, HairpinConfig};
 pub use output::{Blocked, Lane, ProxyOutput};
 pub use pump::budget::SendBudget;
+pub use servers::{CheckSpec, HttpCheck, ProxyHeader, ServerOptions};
 pub use shares::Charge;
 pub use snapshot::{FlowSnapshot, MemberSnapshot, RecentFlow, ServiceSnapshot};
 pub use upstream::{CLOSING_MAX, EXCLUDING_MAX};
@@ -78,6 +84,7 @@ use hairpin::Hairpin;
 use idle::IdleClients;
 use pump::Pump;
 use recorder::Recorder;
+use servers::Calls;
 use service::local::{LocalServices, NoLocalServices};
 use tunnels::{Arrived, Tunnels};
 use upstream::Upstreams;
@@ -123,6 +130,7 @@ pub struct ProxyCore<S = NoLocalServices> {
     pump: Pump,
     egress: Egress,
     idle: IdleClients,
+    calls: Calls,
     recorder: Recorder,
     local: S,
     link: OutputLink,
@@ -157,6 +165,7 @@ impl<S: LocalServices> ProxyCore<S> {
             pump: Pump::new(connections + inner.1, SendBudget::new(send_pool, tcp.block_len)),
             egress: Egress::new(worker.into(), workers.into(), first_port_seed(&tcp.isn_secret)),
             idle: IdleClients::new(connections),
+            calls: Calls::default(),
             recorder: Recorder::new(trace_events),
             tcp: Stack::new(tcp),
             local,
@@ -176,6 +185,7 @@ impl<S: LocalServices> ProxyCore<S> {
             pump,
             egress,
             idle,
+            calls,
             recorder,
             local,
             link,
@@ -187,6 +197,7 @@ impl<S: LocalServices> ProxyCore<S> {
             pump,
             egress,
             idle,
+            calls,
             tunnels,
             local,
             link,
@@ -336,6 +347,7 @@ impl<S: LocalServices> ProxyCore<S> {
         let mut turn = self.turn(now, out);
         let before = turn.dispatcher.local_numbers();
         turn.dispatcher.set_services(&mut turn.cx, services);
+        turn.set_checks();
         let named = turn.dispatcher.local_numbers();
         before.difference(&named).for_each(|number| turn.local.drain(now, *number));
         turn.drive();
@@ -355,7 +367,11 @@ impl<S: LocalServices> ProxyCore<S> {
             [self.hairpin.resets_deadline(), self.pump.failures_deadline(), self.upstreams.deadline()];
         let own =
             [pending, dispatcher.left_deadline(), dispatcher.offers_deadline()].into_iter().chain(resets);
-        own.chain([self.tcp.next_timeout(), self.local.next_timeout(), self.link.due()]).flatten().min()
+        let calls = [self.calls.deadline(), dispatcher.retry_deadline()];
+        own.chain(calls)
+            .chain([self.tcp.next_timeout(), self.local.next_timeout(), self.link.due()])
+            .flatten()
+            .min()
     }
 
     /// Lends memory for the next message: records of a network node, or messages of a process. See

@@ -146,7 +146,15 @@ impl Pump {
         if cx.flows.is_inner(label) && cx.upstreams.is_of(label) {
             return self.pump_upstream(cx, local, link, label, false);
         }
-        let Stage::Open(_) = stage else { return false };
+        match stage {
+            Stage::Open(_) => {}
+            Stage::Joined(joint) => return self.pump_joined(cx, label, joint.peer),
+            Stage::Checking(_) => {
+                self.done.push_back((label, Step::Idle)); // its answer is read by then
+                return false;
+            }
+            _ => return false,
+        }
         let waits = !front && self.parked.waits(lane);
         let served = match between {
             false => self.serve_ends(cx, label, &mut Relay, waits),

@@ -1,6 +1,17 @@
 //! Reason codes of REFUSED and RESET: Linux errno numbers, so that the socket filter can return them
 //! unchanged.
 
+/// Returns what a code says of a connection that was not established.
+pub const fn text(code: u32) -> &'static str {
+    match code {
+        CONNECTION_REFUSED => "connection refused",
+        TIMED_OUT => "no answer in time",
+        CONNECTION_RESET => "connection reset",
+        INVALID => "unexpected answer",
+        _ => "not reached",
+    }
+}
+
 /// Permission denied: the process's grant does not cover the request.
 pub const PERMISSION_DENIED: u32 = 13;
 /// Address in use: the listener id is in use, or another user's process listens on the port.

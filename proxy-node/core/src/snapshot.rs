@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use csp_types::{FlowLabel, FourTuple, Instant, NodeId};
 
-use super::dispatch::services::Service;
+use super::dispatch::pool::PlainState;
+use super::dispatch::services::{ServerHost, Service};
 use super::events::NO_SERVICE;
 use super::{ProxyCore, Stage};
 
@@ -22,6 +23,8 @@ pub struct FlowSnapshot {
     pub state: String,
     /// The application's node and process, once chosen.
     pub process: Option<(NodeId, String)>,
+    /// The plain server that was chosen.
+    pub plain: Option<SocketAddr>,
     /// Seconds in this stage.
     pub age_s: f64,
     /// Bytes from and to the client.
@@ -62,8 +65,10 @@ pub struct ServiceSnapshot {
 /// A pool member as the admin endpoint shows it.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberSnapshot {
-    /// The application node.
-    pub node: NodeId,
+    /// Where it is.
+    pub host: ServerHost,
+    /// The state of a plain server; `None` for members of application nodes.
+    pub plain: Option<PlainState>,
     /// The port that its processes listen on.
     pub port: u16,
     /// Processes that listen.
@@ -135,6 +140,10 @@ impl<S> ProxyCore<S> {
                 Stage::Local => "local",
                 Stage::Connecting { .. } => "connecting",
                 Stage::Left(_) => "handed over",
+                Stage::Calling(_) => "calling",
+                Stage::Called(_) => "called",
+                Stage::Joined(_) => "joined",
+                Stage::Checking(_) => "checking",
                 Stage::Finishing => "finishing",
             };
             let state = info.map_or(kind.to_owned(), |i| format!("{:?}", i.state));
@@ -149,6 +158,7 @@ impl<S> ProxyCore<S> {
                 tuple: flow.tuple,
                 state: format!("{state}/{stage}"),
                 process: self.dispatcher.process_of(flow).map(|(node, name)| (node, name.to_owned())),
+                plain: self.dispatcher.plain_of(flow),
                 age_s: now.saturating_since(flow.since).as_secs_f64(),
                 bytes: (flow.bytes_to_app, flow.bytes_from_app),
                 srtt_us: info.map_or(0, |i| i.srtt_us),
@@ -179,11 +189,11 @@ impl<S> ProxyCore<S> {
             address: service.spec.address,
             pending: service.backlog.len(),
             members: service
-                .members
-                .iter()
-                .filter_map(|m| self.dispatcher.pools().get(*m))
+                .members()
+                .filter_map(|m| self.dispatcher.pools().get(m))
                 .map(|m| MemberSnapshot {
-                    node: m.node,
+                    host: m.host,
+                    plain: m.plain_state(),
                     port: m.port,
                     listeners: m.listener_count(),
                     open: m.open,

@@ -26,6 +26,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             self.dispatcher.serve_backlogs(&mut self.cx); // waiting connections come before new ones
             self.process_client_events();
             self.dispatcher.serve_backlogs(&mut self.cx);
+            self.call_servers();
             let pumped = self.pump.pump(&mut self.cx, self.local, self.link);
             let readied = self.settle_local() | self.serve_requests();
             self.settle_hairpins();
@@ -49,8 +50,13 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                 self.settle_upstream(label, step);
                 continue;
             }
-            if self.cx.flows.get(label).is_none_or(|flow| flow.stage == Stage::Finishing) {
-                continue; // it has ended, or the service has closed it before
+            match self.cx.flows.get(label).map(|flow| flow.stage) {
+                None | Some(Stage::Finishing) => continue, // it has ended, or the service has closed it before
+                Some(Stage::Checking(member)) => {
+                    self.read_check(label, member);
+                    continue;
+                }
+                Some(_) => {}
             }
             match step {
                 Step::Reset => self.reset_both(label),
@@ -104,6 +110,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             self.fail_broken(label);
         }
         self.end_overdue_upstreams();
+        self.end_overdue_calls();
         self.dispatcher.check_offers(&mut self.cx);
         self.drive();
     }
@@ -136,11 +143,16 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         if let Some(choice) = flow.choice() {
             self.dispatcher.release(choice);
         }
+        if let Some(plain) = flow.plain() {
+            self.dispatcher.release_plain(plain);
+        }
+        let stage = flow.stage;
         self.pump.application_closed(flow, waiting);
         if flow.stage == Stage::Local {
             self.local.gone(self.cx.now, label);
         }
         self.cx.flows.set_stage(self.cx.now, label, Stage::Finishing);
+        self.part(label, stage);
     }
 
     /// Returns whether a stream of a flow would end at a point that the service between both ends does not
@@ -173,6 +185,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.egress.shares.release(flow.charge);
         self.cx.recorder.flow_ended(self.cx.now, flow);
         self.dispatcher.flow_ended(self.cx.flows, self.cx.tcp, flow);
+        self.part(flow.label, flow.stage);
         if let Some(report) = report {
             self.report_upstream(flow.label, report);
         }
@@ -216,6 +229,10 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                 | Stage::Pending
                 | Stage::Local
                 | Stage::Left(_)
+                | Stage::Calling(_)
+                | Stage::Called(_)
+                | Stage::Joined(_)
+                | Stage::Checking(_)
                 | Stage::Finishing => self.abandon(label),
             }
         }

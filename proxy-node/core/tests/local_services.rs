@@ -13,7 +13,7 @@ use csp_proxy_core::service::upstream::{
 };
 use csp_proxy_core::{
     BacklogLimits, Blocked, ChannelId, CoreConfig, EgressRule, HairpinConfig, Lane, PoolServer, Process,
-    ProxyCore, ProxyOutput, ServiceSpec, ServiceTcp, Verdict,
+    ProxyCore, ProxyOutput, ServerOptions, ServiceSpec, ServiceTcp, Verdict,
 };
 use csp_quality::OutputLink;
 use csp_tcp::StackConfig;
@@ -209,19 +209,21 @@ fn spec(name: &str, port: u16) -> ServiceSpec {
         pool: Vec::new(),
         local: None,
         between: None,
+        servers: ServerOptions::default(),
         tcp: ServiceTcp::default(),
         backlog: BacklogLimits::default(),
     }
 }
 
 fn policy() -> Vec<ServiceSpec> {
-    let pool = vec![PoolServer { node: "an-1".parse().unwrap(), port: 8_080 }];
+    let pool = vec![PoolServer::of_node("an-1".parse().unwrap(), 8_080)];
     vec![
         ServiceSpec { local: Some(NUMBER), ..spec("first", FIRST) },
         ServiceSpec { local: Some(Both::<Echo, Echo>::second_number(NUMBER)), ..spec("second", SECOND) },
         ServiceSpec { pool: pool.clone(), ..spec("upstream", 0) },
         ServiceSpec {
             between: Some(Both::<Echo, Echo>::second_number(NUMBER)),
+            servers: ServerOptions::default(),
             pool,
             ..spec("examined", EXAMINED)
         },

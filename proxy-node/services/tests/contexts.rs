@@ -15,7 +15,7 @@ use csp_context::builder::HandlerBuilder;
 use csp_context::session::{Limits, Session};
 use csp_handlers::{Call, Emit, FormatId, Handler, Needs, ParameterError, Piece, State, Stop, builtin};
 use csp_messages::{ChannelKind, QueueLimits};
-use csp_proxy_core::PoolServer;
+use csp_proxy_core::ServerHost;
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_proxy_core::service::upstream::{Ended, OpenError, Opened, Request, ServerId, Upstream};
 use csp_services::{
@@ -58,7 +58,7 @@ fn make(name: &str) -> Option<Box<dyn Handler>> {
 }
 
 fn opened(label: FlowLabel) -> Opened {
-    let address = PoolServer { node: "an-1".parse().unwrap(), port: 1 };
+    let address = (ServerHost::Node("an-1".parse().unwrap()), 1);
     Opened { label, server: ServerId::default(), address }
 }
 

@@ -2,17 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::net::IpAddr;
 
 use axum::extract::{Query, State};
 use axum::routing::get;
 use axum::{Json, Router};
-use csp_api::TraceEntry;
 use csp_api::contexts::Contexts;
 use csp_api::proxy::{Channel, Flow, PoolMember, Service};
 use csp_api::quality::Quality;
+use csp_api::{Text, TraceEntry};
 use csp_daemon::query::{Label, Limit, QueryError, Workers};
 
-use crate::core::{FlowSnapshot, MemberSnapshot, RecentFlow, ServiceSnapshot};
+use crate::core::{
+    FlowSnapshot, MemberSnapshot, PlainState, RecentFlow, ServerHost, ServiceSnapshot, reason,
+};
 
 use super::data_thread::Question;
 use super::messages;
@@ -41,16 +44,17 @@ async fn flows(State(workers): Asked, Query(limit): Query<Limit>) -> Answer<Vec<
 }
 
 fn describe(flow: &FlowSnapshot) -> Flow {
-    let (member, process) = match &flow.process {
-        Some((node, process)) => (node.as_str(), process.as_str()),
-        None => ("", ""),
+    let (member, process) = match (&flow.process, flow.plain) {
+        (Some((node, process)), _) => (node.as_str().into(), process.as_str()),
+        (None, Some(server)) => (Text::from(server.to_string()), ""),
+        (None, None) => (Text::default(), ""),
     };
     Flow {
         label: flow.label,
         client: flow.tuple.remote,
         server: flow.tuple.local,
         service: (&flow.service).into(),
-        member: member.into(),
+        member,
         process: process.into(),
         state: (&flow.state).into(),
         bytes_in: flow.bytes.0,
@@ -83,7 +87,7 @@ async fn services(State(workers): Asked) -> Answer<Vec<Service>> {
         }
     }
     for service in merged.values_mut() {
-        service.members.sort_by(|a, b| (&a.node, a.port).cmp(&(&b.node, b.port)));
+        service.members.sort_by(|a, b| (&a.node, a.address, a.port).cmp(&(&b.node, b.address, b.port)));
     }
     Ok(Json(merged.into_values().collect()))
 }
@@ -91,7 +95,9 @@ async fn services(State(workers): Asked) -> Answer<Vec<Service>> {
 /// Converts a worker's service.
 fn of_worker(service: &ServiceSnapshot) -> Service {
     let member = |m: &MemberSnapshot| PoolMember {
-        node: m.node.as_str().into(),
+        node: node_of(m.host),
+        address: address_of(m.host),
+        down: m.plain.and_then(down),
         port: m.port,
         listeners: m.listeners as u64,
         open: m.open.into(),
@@ -106,18 +112,43 @@ fn of_worker(service: &ServiceSnapshot) -> Service {
     }
 }
 
+fn node_of(host: ServerHost) -> Text {
+    match host {
+        ServerHost::Node(node) => node.as_str().into(),
+        ServerHost::Address(_) => Text::default(),
+    }
+}
+
+fn address_of(host: ServerHost) -> Option<IpAddr> {
+    match host {
+        ServerHost::Node(_) => None,
+        ServerHost::Address(address) => Some(address),
+    }
+}
+
+/// Returns why a plain server gets no connections.
+fn down(state: PlainState) -> Option<Text> {
+    match state {
+        PlainState::Up => None,
+        PlainState::Down { code, .. } => Some(reason::text(code).into()),
+    }
+}
+
 /// Adds another worker's figures. Connections are summed; every process listens at every worker, so listeners
 /// are not.
 fn add(service: &mut Service, other: Service) {
     service.pending += other.pending;
     for theirs in other.members {
-        let same = |m: &&mut PoolMember| m.node == theirs.node && m.port == theirs.port;
+        let same =
+            |m: &&mut PoolMember| (&m.node, m.address, m.port) == (&theirs.node, theirs.address, theirs.port);
         match service.members.iter_mut().find(same) {
             Some(member) => {
                 member.listeners = member.listeners.max(theirs.listeners);
                 member.open += theirs.open;
                 member.accept_credit += theirs.accept_credit;
                 member.connections_total += theirs.connections_total;
+                // A worker that has not tried the server since knows nothing of it.
+                member.down = member.down.take().or(theirs.down);
             }
             None => service.members.push(theirs),
         }

@@ -197,6 +197,20 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
         ("csp_application_received_bytes_total", "Bytes received from applications", c.app_bytes_in),
         ("csp_connections_passive_total", "Connections established by clients", c.connections_passive),
         ("csp_connections_active_total", "Connections opened for applications", c.connections_active),
+        ("csp_connections_called_total", "Connections opened to plain servers", c.connections_called),
+        (
+            "csp_calls_failed_total",
+            "Connections to plain servers that were not established: refused, reset, or late",
+            c.calls_failed,
+        ),
+        (
+            "csp_calls_unsent_total",
+            "Connections to plain servers that were not begun: no egress, network node, port or memory",
+            c.calls_unsent,
+        ),
+        ("csp_server_checks_total", "Active checks of plain servers", c.checks),
+        ("csp_server_checks_failed_total", "Those of them that failed", c.checks_failed),
+        ("csp_joined_bytes_total", "Bytes passed between clients and plain servers", c.joined_bytes),
         (
             "csp_connections_hairpin_total",
             "Connections between two programs of the cluster, without TCP",

@@ -18,7 +18,10 @@ use csp_services::{ContextSpec, MessagesPolicy};
 use csp_types::{Duration, NodeId};
 
 use crate::WorkerPolicy;
-use crate::core::{BacklogLimits, EgressRule, PoolServer, ServiceSpec, ServiceTcp};
+use crate::core::{
+    BacklogLimits, CheckSpec, EgressRule, HttpCheck, PoolServer, ProxyHeader, ServerHost, ServerOptions,
+    ServiceSpec, ServiceTcp,
+};
 
 use super::curve_keys::KeyRing;
 use super::modules::Modules;
@@ -68,9 +71,10 @@ pub fn translate(
     let service = |s: &csp_policy::Service| ServiceSpec {
         name: s.name.clone(),
         address: (s.vip, s.port).into(),
-        pool: pool(&s.pool),
+        pool: s.pool.iter().filter_map(server).collect(),
         local: None,
         between: None,
+        servers: server_options(&s.servers, s.vip),
         tcp: translate_tcp(&s.tcp),
         backlog: BacklogLimits {
             connections: s.backlog.connections as usize,
@@ -125,6 +129,7 @@ fn channel_services(channel: &Channel, number: u32) -> Vec<ServiceSpec> {
         pool: pool(&channel.pool),
         local: (!passes).then_some(number),
         between: passes.then_some(number),
+        servers: ServerOptions::default(),
         tcp: translate_tcp(&channel.tcp),
         backlog: BacklogLimits::default(),
     };
@@ -139,13 +144,53 @@ fn context_service(context: &csp_policy::GContext) -> ServiceSpec {
         pool: pool(&context.pool),
         local: None,
         between: None,
+        servers: ServerOptions::default(),
         tcp: ServiceTcp::default(),
         backlog: BacklogLimits::default(),
     }
 }
 
+fn server(server: &csp_policy::Server) -> Option<PoolServer> {
+    let host = match server.host()? {
+        csp_policy::ServerHost::Node(node) => ServerHost::Node(node),
+        csp_policy::ServerHost::Address(address) => ServerHost::Address(address),
+    };
+    let bound = Some(server.max_connections).filter(|bound| *bound > 0);
+    let connections_max = bound.unwrap_or(u32::MAX);
+    Some(PoolServer { host, port: server.port, weight: server.weight, connections_max })
+}
+
+fn server_options(options: &csp_policy::ServerOptions, vip: IpAddr) -> ServerOptions {
+    let header = match options.proxy_protocol {
+        csp_policy::ProxyProtocol::Off => None,
+        csp_policy::ProxyProtocol::V1 => Some(ProxyHeader::V1),
+        csp_policy::ProxyProtocol::V2 => Some(ProxyHeader::V2),
+    };
+    let connect_timeout = Duration::from_millis(options.connect_timeout_ms.into());
+    let check = options.check.as_ref().map(|check| Arc::new(server_check(check, header, vip)));
+    ServerOptions { connect_timeout, header, check }
+}
+
+fn server_check(check: &csp_policy::ServerCheck, header: Option<ProxyHeader>, vip: IpAddr) -> CheckSpec {
+    let request = |http: &csp_policy::HttpCheck| {
+        let default = match vip {
+            IpAddr::V4(v4) => v4.to_string(),
+            IpAddr::V6(v6) => format!("[{v6}]"),
+        };
+        let (path, host) = (&http.path, http.host.as_ref().unwrap_or(&default));
+        format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: csp-check\r\nConnection: close\r\n\r\n")
+    };
+    let http = check.http.as_ref().map(|http| {
+        let [least, most] = http.status;
+        HttpCheck { request: request(http).into_bytes().into(), status: least..=most }
+    });
+    let ms = |ms: u32| Duration::from_millis(ms.into());
+    let (interval, timeout) = (ms(check.interval_ms), ms(check.timeout_ms));
+    CheckSpec { interval, timeout, rise: check.rise, fall: check.fall, header, http }
+}
+
 fn pool(members: &[csp_policy::PoolMember]) -> Vec<PoolServer> {
-    members.iter().map(|m| PoolServer { node: m.node, port: m.port }).collect()
+    members.iter().map(|m| PoolServer::of_node(m.node, m.port)).collect()
 }
 
 fn translate_tcp(tcp: &TcpOptions) -> ServiceTcp {

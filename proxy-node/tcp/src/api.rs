@@ -163,7 +163,8 @@ pub enum ConnectError {
     /// multicast address.
     #[error("the addresses must be two different unicast addresses of one family with ports other than 0")]
     BadAddress,
-    /// A connection with these addresses exists or is in TIME-WAIT.
+    /// A connection with these addresses exists, or is in TIME-WAIT for less than a second, or without
+    /// timestamps.
     #[error("a connection with these addresses exists or is in TIME-WAIT")]
     InUse,
     /// The connection table is full.

@@ -171,10 +171,10 @@ impl Stack {
         {
             return Err(ConnectError::BadAddress);
         }
-        if self.find_by_tuple(&tuple).is_some() {
-            return Err(ConnectError::InUse);
-        }
-        let isn = self.keys.isn(now, &tuple);
+        let isn = match self.find_by_tuple(&tuple) {
+            None => self.keys.isn(now, &tuple),
+            Some(slot) => self.isn_after_time_wait(now, &tuple, slot).ok_or(ConnectError::InUse)?,
+        };
         let slot = self.open(now, tuple, via, service, isn).ok_or(ConnectError::TableFull)?;
         if let Some((tcb, _)) = self.split(slot, now) {
             tcb.apply(options);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use csp_proxy_node::core::{
     BacklogLimits, Blocked, ChannelId, CoreConfig, HairpinConfig, Lane, PoolServer, Process, ProxyCore,
-    ProxyOutput, ServiceSpec, ServiceTcp, Verdict,
+    ProxyOutput, ServerOptions, ServiceSpec, ServiceTcp, Verdict,
 };
 use csp_support::packets;
 use csp_tcp::StackConfig;
@@ -126,13 +126,14 @@ pub struct World {
 
 pub fn web(servers: &[u16]) -> ServiceSpec {
     let node = "an-1".parse().unwrap();
-    let pool = servers.iter().map(|port| PoolServer { node, port: *port }).collect();
+    let pool = servers.iter().map(|port| PoolServer::of_node(node, *port)).collect();
     ServiceSpec {
         name: "web".to_owned(),
         address: (VIP, 80).into(),
         pool,
         local: None,
         between: None,
+        servers: ServerOptions::default(),
         tcp: ServiceTcp::default(),
         backlog: BacklogLimits::default(),
     }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use csp_messages::HashKey;
 use csp_proxy_node::core::{
-    BacklogLimits, CoreConfig, EgressRule, HairpinConfig, PoolServer, ServiceSpec, ServiceTcp,
+    BacklogLimits, CoreConfig, EgressRule, HairpinConfig, PoolServer, ServerOptions, ServiceSpec, ServiceTcp,
 };
 use csp_proxy_node::{ProxyWorker, WorkerPolicy};
 use csp_services::MessagesConfig;
@@ -122,6 +122,7 @@ pub(crate) fn worker_policy(policy: &Policy) -> WorkerPolicy {
         pool: policy.pool.clone(),
         local: None,
         between: None,
+        servers: ServerOptions::default(),
         tcp: ServiceTcp::default(),
         backlog: policy.backlog,
     };

@@ -113,7 +113,7 @@ fn proxy_name(at: usize) -> String {
 fn policy(scenario: &Scenario) -> Policy {
     Policy {
         service: (VIP, PORT).into(),
-        pool: vec![PoolServer { node: node("an-1"), port: PORT }],
+        pool: vec![PoolServer::of_node(node("an-1"), PORT)],
         backlog: BacklogLimits::default(),
         sizes: Sizes::default(),
         egress: EGRESS.into(),

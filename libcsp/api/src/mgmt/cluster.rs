@@ -1,5 +1,7 @@
 //! Nodes, services and the overview.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::Text;
@@ -112,11 +114,18 @@ pub struct Unreachable {
 /// One member of a service's pool with its live state summed over the proxies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolMemberView {
-    /// App node.
+    /// App node; empty for a plain server.
     pub node: String,
+    /// Address of a plain server, which proxies reach over TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
+    /// Proxies at which a plain server is down, with the reason: how their last connection to it has failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub down_at: Vec<String>,
     /// Port its processes listen on.
     pub port: u16,
-    /// Processes that listen: the highest number that a proxy reports; `null` when no proxy answered.
+    /// Processes that listen: the highest number that a proxy reports; `null` when no proxy answered, and for
+    /// a plain server.
     pub processes: Option<u64>,
     /// Open connections over all proxies; `null` when no proxy answered.
     pub open_connections: Option<u64>,

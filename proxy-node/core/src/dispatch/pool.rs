@@ -1,8 +1,8 @@
 //! Pool members and their listeners: which processes may receive the next connection.
 //!
-//! A member is (application node, port). Its processes announce listeners over their channels and grant
-//! accept credit: the number of connections that they would accept. A process that only holds the listening
-//! socket (an nginx master) grants none and so is never offered a connection.
+//! A member is (host, port). The processes of an application node announce listeners over their channels and
+//! grant accept credit: the number of connections that they would accept. A process that only holds the
+//! listening socket (an nginx master) grants none and so is never offered a connection.
 //!
 //! ```text
 //!  by_address ─▶ member ─▶ ready: listeners that take offers, fewest connections first
@@ -17,6 +17,9 @@
 //! left an offer unanswered for long. It gets no further offers until it accepts: connections wait in the
 //! service's backlog, where any process can get them.
 //!
+//! A *plain* server has no processes here: it is reached over TCP, and whether it can be reached is learnt
+//! from the connections to it (`plain`).
+//!
 //! All lookups are by key, except that the members of one service are iterated (policy bounds their number).
 //! A member is removed when no service names it, no process listens there and it has no connection.
 
@@ -25,17 +28,21 @@ mod choose;
 mod listener;
 mod owner;
 mod place;
+mod plain;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 
 use csp_types::{Instant, NodeId};
 
-use super::services::PoolServer;
+use super::services::ServerHost;
 use bound::Bound;
+pub use choose::{Candidate, Chosen};
 use listener::Listener;
 pub use owner::Claim;
 use place::Place;
+use plain::Plain;
+pub use plain::PlainState;
 
 /// Largest number of members that one proxy worker keeps, named by policy (at most half of them) or announced
 /// by applications.
@@ -73,14 +80,16 @@ pub struct ServerId {
 pub struct Member {
     /// Number of members created before it.
     serial: u32,
-    /// The application node.
-    pub node: NodeId,
-    /// The port that its processes listen on.
+    /// Where it is.
+    pub host: ServerHost,
+    /// The port that it listens on.
     pub port: u16,
     /// Connections that are offered to it or open.
     pub open: u32,
-    /// Connections that its processes have accepted.
+    /// Connections that it has accepted.
     pub accepted: u64,
+    /// Whether a plain server can be reached; `None` for members of application nodes.
+    plain: Option<Plain>,
     listeners: usize,
     /// The owner of the port while any process listens.
     owner: Option<Claim>,
@@ -114,9 +123,12 @@ impl Member {
         ServerId { member, serial: self.serial }
     }
 
-    /// Returns node and port.
-    pub(crate) fn server(&self) -> PoolServer {
-        PoolServer { node: self.node, port: self.port }
+    /// Returns the application node.
+    pub(crate) fn node(&self) -> Option<NodeId> {
+        match self.host {
+            ServerHost::Node(node) => Some(node),
+            ServerHost::Address(_) => None,
+        }
     }
 
     /// Returns whether its node gets no new connections.
@@ -166,7 +178,7 @@ pub struct Choice {
 pub struct Pools {
     members: Vec<Option<Member>>,
     free: Vec<u32>,
-    by_address: HashMap<(NodeId, u16), MemberId>,
+    by_address: HashMap<(ServerHost, u16), MemberId>,
     listeners: HashMap<(ChannelId, u32), Listener>,
     /// The listener ids of each channel that has any.
     by_channel: HashMap<ChannelId, Vec<u32>>,
@@ -174,6 +186,8 @@ pub struct Pools {
     draining: HashSet<NodeId>,
     /// Whether a listener has become ready that could not be offered connections before.
     readied: bool,
+    /// When plain servers that are down may be tried again.
+    retries: BTreeSet<(Instant, MemberId)>,
     /// Number of members created so far.
     made: u32,
 }
@@ -194,10 +208,10 @@ impl Pools {
         self.by_address.is_empty()
     }
 
-    /// Records that `service` names the member (`node`, `port`), which is created if new; `None` if
+    /// Records that `service` names the member (`host`, `port`), which is created if new; `None` if
     /// [`MEMBERS_MAX`] is reached.
-    pub fn name(&mut self, now: Instant, node: NodeId, port: u16, service: u32) -> Option<MemberId> {
-        let id = self.member(now, node, port)?;
+    pub fn name(&mut self, now: Instant, host: ServerHost, port: u16, service: u32) -> Option<MemberId> {
+        let id = self.member(now, host, port)?;
         let member = self.get_mut(id)?;
         if !member.services.contains(&service) {
             member.services.push(service);
@@ -222,7 +236,7 @@ impl Pools {
     /// continue.
     pub fn set_draining(&mut self, nodes: HashSet<NodeId>) {
         for member in self.members.iter_mut().flatten() {
-            member.draining = nodes.contains(&member.node);
+            member.draining = member.node().is_some_and(|node| nodes.contains(&node));
         }
         self.draining = nodes;
         self.readied = true; // a node may serve again
@@ -243,7 +257,8 @@ impl Pools {
             return Err(ListenError::Full);
         }
         // The member has a listener from now on, so `unserved_since` has no meaning.
-        let id = self.member(Instant::ZERO, node, address.port()).ok_or(ListenError::Full)?;
+        let host = ServerHost::Node(node);
+        let id = self.member(Instant::ZERO, host, address.port()).ok_or(ListenError::Full)?;
         let member = self.get_mut(id).ok_or(ListenError::Full)?;
         if member.listeners >= LISTENERS_PER_MEMBER_MAX {
             return Err(ListenError::Full);
@@ -301,11 +316,16 @@ impl Pools {
         }
     }
 
-    /// Returns since when no process listens at any of these members; `None` if one does.
-    pub fn unserved_since(&self, members: &[MemberId]) -> Option<Instant> {
-        let members = || members.iter().filter_map(|id| self.get(*id));
-        let served = members().any(|member| member.listeners > 0);
-        (!served).then(|| members().map(|member| member.unserved_since).max().unwrap_or(Instant::ZERO))
+    /// Returns since when none of these members can get connections; `None` if one can.
+    pub fn unserved_since(&self, members: impl IntoIterator<Item = MemberId>) -> Option<Instant> {
+        let mut since = Instant::ZERO;
+        for member in members.into_iter().filter_map(|id| self.get(id)) {
+            if member.is_served() {
+                return None;
+            }
+            since = since.max(member.unserved_since);
+        }
+        Some(since)
     }
 
     /// Returns whether a listener has become ready since the last call.
@@ -382,19 +402,24 @@ impl Pools {
         self.members.get_mut(member.0 as usize)?.as_mut()
     }
 
-    /// Returns the member (`node`, `port`), created if new.
-    fn member(&mut self, now: Instant, node: NodeId, port: u16) -> Option<MemberId> {
-        if let Some(known) = self.by_address.get(&(node, port)) {
+    /// Returns the member (`host`, `port`), created if new.
+    fn member(&mut self, now: Instant, host: ServerHost, port: u16) -> Option<MemberId> {
+        if let Some(known) = self.by_address.get(&(host, port)) {
             return Some(*known);
         }
         if self.by_address.len() >= MEMBERS_MAX {
             return None;
         }
         self.made = self.made.wrapping_add(1);
+        let (plain, draining) = match host {
+            ServerHost::Node(node) => (None, self.draining.contains(&node)),
+            ServerHost::Address(_) => (Some(Plain::default()), false),
+        };
         let new = Member {
             serial: self.made,
-            node,
+            host,
             port,
+            plain,
             open: 0,
             accepted: 0,
             listeners: 0,
@@ -405,14 +430,14 @@ impl Pools {
             ready: BTreeSet::new(),
             idle: BTreeSet::new(),
             services: Vec::new(),
-            draining: self.draining.contains(&node),
+            draining,
         };
         let at = self.free.pop().unwrap_or_else(|| {
             self.members.push(None);
             self.members.len() as u32 - 1
         });
         self.members[at as usize] = Some(new);
-        self.by_address.insert((node, port), MemberId(at));
+        self.by_address.insert((host, port), MemberId(at));
         Some(MemberId(at))
     }
 
@@ -452,7 +477,10 @@ impl Pools {
     fn remove_if_unused(&mut self, id: MemberId) {
         let Some(slot) = self.members.get_mut(id.0 as usize) else { return };
         if let Some(gone) = slot.take_if(|m| m.is_unused()) {
-            self.by_address.remove(&(gone.node, gone.port));
+            self.by_address.remove(&(gone.host, gone.port));
+            if let Some(at) = gone.plain.and_then(|plain| plain.retry_at()) {
+                self.retries.remove(&(at, id));
+            }
             self.free.push(id.0);
         }
     }

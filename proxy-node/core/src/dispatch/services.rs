@@ -5,23 +5,66 @@
 //! at another service.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use csp_tcp::{CongestionControl, ConnectionOptions, EcnMode, StackConfig};
 use csp_types::{FlowLabel, Instant, NodeId};
 
 use super::backlog::{Backlog, BacklogLimits};
-use super::pool::{MemberId, Pools};
+use super::pool::{Candidate, MemberId, Pools};
+use crate::servers::ServerOptions;
 use crate::service::upstream::Excluded;
 
 /// A pool member as named by policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolServer {
-    /// The application node.
-    pub node: NodeId,
-    /// The port its processes listen on.
+    /// Where it is.
+    pub host: ServerHost,
+    /// The port it listens on.
     pub port: u16,
+    /// Its share of the connections, relative to other members; 0: no new ones.
+    pub weight: u16,
+    /// Largest number of connections to a plain server at once; `u32::MAX`: no bound.
+    pub connections_max: u32,
+}
+
+/// Where a pool member is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum ServerHost {
+    /// An application node, whose processes have channels.
+    Node(NodeId),
+    /// A host without software of the cluster: a *plain* server, reached over TCP.
+    Address(IpAddr),
+}
+
+impl PoolServer {
+    /// Returns the member of an application node, with weight 1.
+    pub fn of_node(node: NodeId, port: u16) -> Self {
+        PoolServer { host: ServerHost::Node(node), port, weight: 1, connections_max: u32::MAX }
+    }
+}
+
+/// A pool member as named by a service.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PoolEntry {
+    pub(crate) member: MemberId,
+    weight: u16,
+    connections_max: u32,
+    /// Grows by [`TURN`] / weight with each connection. Among members with the same load the one with the
+    /// smallest value gets the next connection, so that light load is distributed by weight, too.
+    turn: u64,
+}
+
+/// See [`PoolEntry::turn`].
+const TURN: u64 = 1 << 16;
+
+impl PoolEntry {
+    /// Returns the entry as a candidate for the next connection.
+    fn candidate(&self) -> Candidate {
+        let PoolEntry { member, weight, connections_max, turn } = *self;
+        Candidate { member, weight, connections_max, turn }
+    }
 }
 
 /// A service as named by policy.
@@ -39,6 +82,8 @@ pub struct ServiceSpec {
     /// The number of the service between both ends that examines their bytes; `None`: they are relayed as
     /// they are.
     pub between: Option<u32>,
+    /// How the plain servers of its pool are reached.
+    pub servers: ServerOptions,
     /// TCP options of its connections.
     pub tcp: ServiceTcp,
     /// Limits of its backlog.
@@ -90,7 +135,7 @@ const GENERATION_MASK: u32 = (1 << (31 - PLACE_BITS)) - 1;
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) spec: ServiceSpec,
-    pub(crate) members: Vec<MemberId>,
+    pub(crate) members: Vec<PoolEntry>,
     /// Connections that wait for a process.
     pub(crate) backlog: Backlog,
     /// The engine drops SYNs to this service because the backlog is full.
@@ -102,9 +147,36 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Returns its members that are not excluded.
-    pub(crate) fn members_but(&self, excluded: &Excluded) -> impl Iterator<Item = &MemberId> {
-        self.members.iter().filter(|member| !excluded.has(**member))
+    /// Returns its members.
+    pub(crate) fn members(&self) -> impl Iterator<Item = MemberId> {
+        self.members.iter().map(|entry| entry.member)
+    }
+
+    /// Returns its members that are not excluded, as candidates for a connection.
+    pub(crate) fn members_but(&self, excluded: &Excluded) -> impl Iterator<Item = Candidate> {
+        self.members.iter().map(PoolEntry::candidate).filter(|candidate| !excluded.has(candidate.member))
+    }
+
+    /// Counts a connection that a member gets.
+    pub(crate) fn chosen(&mut self, member: MemberId) {
+        if let Some(entry) = self.members.iter_mut().find(|entry| entry.member == member) {
+            entry.turn += TURN / u64::from(entry.weight.max(1));
+        }
+    }
+
+    /// Replaces its members; returns those that it no longer names. A new one begins behind the others, so
+    /// that it does not get all connections of light load at first.
+    fn set_members(&mut self, named: &[(MemberId, PoolServer)]) -> Vec<MemberId> {
+        let last = self.members.iter().map(|entry| entry.turn).max().unwrap_or(0);
+        let turn_of = |member| self.members.iter().find(|entry| entry.member == member).map(|e| e.turn);
+        let entry = |&(member, server): &(MemberId, PoolServer)| {
+            let PoolServer { weight, connections_max, .. } = server;
+            PoolEntry { member, weight, connections_max, turn: turn_of(member).unwrap_or(last) }
+        };
+        let entries = named.iter().map(entry).collect();
+        let former = std::mem::replace(&mut self.members, entries);
+        let kept = |member: MemberId| named.iter().any(|(named, _)| *named == member);
+        former.into_iter().map(|entry| entry.member).filter(|member| !kept(*member)).collect()
     }
 
     /// Returns whether its backlog has no room.
@@ -155,13 +227,12 @@ impl Services {
             let (name, address) = (spec.name.clone(), spec.address);
             let known = self.by_name.get(&name).copied();
             let Some(number) = known.or_else(|| self.insert(name)) else { continue };
-            let members: Vec<MemberId> =
-                spec.pool.iter().filter_map(|s| pools.name(now, s.node, s.port, number)).collect();
+            let named = |s: &PoolServer| Some((pools.name(now, s.host, s.port, number)?, *s));
+            let named: Vec<(MemberId, PoolServer)> = spec.pool.iter().filter_map(named).collect();
             let Some(service) = self.get_mut(number) else { continue };
             (service.spec, service.active) = (spec, true);
-            let former = std::mem::replace(&mut service.members, members);
-            let kept = |member: &MemberId| service.members.contains(member);
-            former.into_iter().filter(|m| !kept(m)).for_each(|m| pools.unname(m, number));
+            let former = service.set_members(&named);
+            former.into_iter().for_each(|member| pools.unname(member, number));
             // Without a port only local services reach it.
             if address.port() != 0 {
                 listen.push((address, number));
@@ -190,6 +261,7 @@ impl Services {
             pool: Vec::new(),
             local: None,
             between: None,
+            servers: ServerOptions::default(),
             tcp: ServiceTcp::default(),
             backlog: BacklogLimits::default(),
         };
@@ -281,7 +353,7 @@ impl Services {
         slot.generation = (slot.generation + 1) & GENERATION_MASK;
         self.free.push(at);
         self.by_name.remove(&gone.spec.name);
-        gone.members.into_iter().for_each(|member| pools.unname(member, number));
+        gone.members().for_each(|member| pools.unname(member, number));
     }
 }
 
@@ -291,13 +363,14 @@ mod tests {
 
     fn spec(name: &str, port: u16, servers: &[u16]) -> ServiceSpec {
         let node = "an-1".parse().unwrap();
-        let pool = servers.iter().map(|port| PoolServer { node, port: *port }).collect();
+        let pool = servers.iter().map(|port| PoolServer::of_node(node, *port)).collect();
         ServiceSpec {
             name: name.to_owned(),
             address: ([10, 0, 0, 1], port).into(),
             pool,
             local: None,
             between: None,
+            servers: ServerOptions::default(),
             tcp: ServiceTcp::default(),
             backlog: BacklogLimits::default(),
         }

@@ -174,9 +174,15 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         let informed = match flow.stage {
             Stage::Open(_) => flow.shutdown_sent,
             Stage::Finishing => true,
-            Stage::Pending | Stage::Local | Stage::Offered(_) | Stage::Connecting { .. } | Stage::Left(_) => {
-                false
-            }
+            Stage::Pending
+            | Stage::Local
+            | Stage::Offered(_)
+            | Stage::Connecting { .. }
+            | Stage::Left(_)
+            | Stage::Calling(_)
+            | Stage::Called(_)
+            | Stage::Joined(_)
+            | Stage::Checking(_) => false,
         };
         finished && waiting == 0 && informed
     }

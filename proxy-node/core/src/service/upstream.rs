@@ -31,7 +31,7 @@ use csp_types::{FlowLabel, Instant};
 use super::ClientEnd;
 use super::local::Step;
 use crate::dispatch::pool::MemberId;
-use crate::dispatch::services::PoolServer;
+use crate::dispatch::services::ServerHost;
 
 pub use crate::dispatch::pool::ServerId;
 
@@ -135,7 +135,7 @@ pub struct Opened {
     /// The member to which the process belongs, to exclude it from other requests.
     pub server: ServerId,
     /// The member's node and port.
-    pub address: PoolServer,
+    pub address: (ServerHost, u16),
 }
 
 /// Why a request for an upstream connection failed.

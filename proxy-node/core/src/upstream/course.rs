@@ -68,7 +68,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
 
     /// Processes ACCEPTED of an upstream connection.
     pub(crate) fn upstream_accepted(&mut self, label: FlowLabel, choice: Choice) {
-        let member = self.dispatcher.pools().get(choice.member).map(|m| (m.id(choice.member), m.server()));
+        let member =
+            self.dispatcher.pools().get(choice.member).map(|m| (m.id(choice.member), (m.host, m.port)));
         let Some((server, address)) = member else { return };
         if let Some(token) = self.cx.upstreams.accept(label) {
             self.local.opened(self.cx.now, token, Ok(Opened { label, server, address }));

@@ -16,7 +16,7 @@ use csp_types::{FlowLabel, TraceKind};
 use csp_wire::channel::MessageKind;
 
 use script::{Told, request};
-use world::{CLIENT, PORT, UPSTREAMS, World, member, pool};
+use world::{CLIENT, PORT, UPSTREAMS, World, member, node, pool};
 
 const A: u16 = 8001;
 const B: u16 = 8002;
@@ -56,9 +56,9 @@ fn a_request_that_cannot_be_fulfilled_is_answered_with_the_reason() {
     w.policy(pool(&[]));
     assert_eq!(error(&mut w, request(1)), Some(OpenError::NoMember));
     w.policy(pool(&[A, B]));
-    w.core.set_draining(w.now, [member(A).node, member(B).node].into(), &mut w.out);
+    w.core.set_draining(w.now, [node(A), node(B)].into(), &mut w.out);
     assert_eq!(error(&mut w, request(1)), Some(OpenError::Draining));
-    w.core.set_draining(w.now, [member(A).node].into(), &mut w.out);
+    w.core.set_draining(w.now, [node(A)].into(), &mut w.out);
     let opened = w.opened(0);
     assert_eq!(opened.address, member(B), "the other one drains");
     let mut excluded = Excluded::NONE;

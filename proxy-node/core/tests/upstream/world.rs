@@ -7,11 +7,11 @@ use std::time::Duration;
 use csp_proxy_core::service::local::LocalServices;
 use csp_proxy_core::{
     BacklogLimits, Blocked, ChannelId, CoreConfig, EgressRule, HairpinConfig, Lane, PoolServer, Process,
-    ProxyCore, ProxyOutput, ServiceSpec, ServiceTcp, Verdict,
+    ProxyCore, ProxyOutput, ServerHost, ServerOptions, ServiceSpec, ServiceTcp, Verdict,
 };
 use csp_support::{allocation, packets};
 use csp_tcp::{Direction, StackConfig};
-use csp_types::{FlowLabel, Grant, Instant};
+use csp_types::{FlowLabel, Grant, Instant, NodeId};
 use csp_wire::channel::{ConnectPayload, ListenPayload, Message, MessageHeader, MessageKind, OpenPayload};
 use csp_wire::tcp::{Flags as TcpFlags, Options, Repr, Segment};
 use csp_wire::tunnel::{Flags, Record};
@@ -121,8 +121,14 @@ pub struct World<S> {
     pub allocations: u64,
 }
 
-pub fn member(port: u16) -> PoolServer {
-    PoolServer { node: format!("an-{port}").parse().unwrap(), port }
+/// The node of a member.
+pub fn node(port: u16) -> NodeId {
+    format!("an-{port}").parse().unwrap()
+}
+
+/// A member as it is reported.
+pub fn member(port: u16) -> (ServerHost, u16) {
+    (ServerHost::Node(node(port)), port)
 }
 
 /// The pool with these members, whose ports are the numbers of their processes, too.
@@ -130,9 +136,10 @@ pub fn pool(members: &[u16]) -> ServiceSpec {
     ServiceSpec {
         name: POOL.to_owned(),
         address: (Ipv4Addr::UNSPECIFIED, 0).into(),
-        pool: members.iter().map(|port| member(*port)).collect(),
+        pool: members.iter().map(|port| PoolServer::of_node(node(*port), *port)).collect(),
         local: None,
         between: None,
+        servers: ServerOptions::default(),
         tcp: ServiceTcp::default(),
         backlog: BacklogLimits::default(),
     }
@@ -189,7 +196,7 @@ impl<S: LocalServices> World<S> {
 
     /// Adds a process that listens at the port of its number, and would accept so many connections.
     pub fn process(&mut self, process: u32, credit: u32) {
-        let node = member(process as u16).node;
+        let node = node(process as u16);
         let known = Process { node, name: "p".to_owned(), uid: None, grant: Grant::all() };
         assert!(self.core.channel_up(ChannelId(process), known));
         let listen = ListenPayload { address: SocketAddr::from(([0, 0, 0, 0], process as u16)) }.emit();

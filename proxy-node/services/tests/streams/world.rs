@@ -7,7 +7,7 @@ use std::time::Duration;
 use csp_messages::HashKey;
 use csp_proxy_core::{
     BacklogLimits, Blocked, ChannelId, CoreConfig, HairpinConfig, Lane, PoolServer, Process, ProxyCore,
-    ProxyOutput, ServiceSpec, ServiceTcp, Verdict,
+    ProxyOutput, ServerOptions, ServiceSpec, ServiceTcp, Verdict,
 };
 use csp_services::{ChannelSnapshot, MessageBroker, MessagesConfig, MessagesPolicy, StreamSpec};
 use csp_support::packets;
@@ -167,9 +167,10 @@ impl World {
         let spec = ServiceSpec {
             name: "orders".to_owned(),
             address: (VIP, PORT).into(),
-            pool: vec![PoolServer { node, port: SERVER as u16 }],
+            pool: vec![PoolServer::of_node(node, SERVER as u16)],
             local: None,
             between: Some(3),
+            servers: ServerOptions::default(),
             tcp: ServiceTcp { pacing: Some(false), ..ServiceTcp::default() },
             backlog: BacklogLimits::default(),
         };

@@ -153,6 +153,41 @@ impl Stack {
         self.push(now, label, data, place)
     }
 
+    /// Moves up to `max` readable bytes of the connection `from` to the send queue of the connection `to`,
+    /// and returns how many. They are copied once, from the memory for received data to that for written
+    /// data.
+    /// If the queue accepted fewer, an [`Event::Writable`](crate::Event::Writable) of `to` follows once there
+    /// is room, as after [`Stack::write`].
+    pub fn pass(&mut self, now: Instant, from: FlowLabel, to: FlowLabel, max: usize) -> usize {
+        let (wanted, room) = (self.readable(from).min(max), self.writable(to));
+        let (Some(source), Some(target)) = (self.slot(from), self.slot(to)) else { return 0 };
+        let pair = [source as usize, target as usize];
+        let Ok([Some(source), Some(tcb)]) = self.tcbs.get_disjoint_mut(pair) else { return 0 };
+        if wanted == 0 || !tcb.accepts_data() {
+            return 0;
+        }
+        let capacity = tcb.send_capacity(&self.config, &self.send_blocks);
+        tcb.note_queued(now);
+        let mut moved = 0;
+        for slice in source.receive.slices(&self.blocks, wanted) {
+            let taken = tcb.send.push(&mut self.send_blocks, slice, None, capacity);
+            moved += taken;
+            if taken < slice.len() {
+                break;
+            }
+        }
+        tcb.rearm = true;
+        tcb.maybe_transmit |= moved > 0;
+        if moved < wanted {
+            tcb.write_blocked = true;
+            if moved < room {
+                self.block_waiters.push_back(target);
+            }
+        }
+        self.settle(target, now);
+        self.consume(now, from, moved)
+    }
+
     fn push(&mut self, now: Instant, label: FlowLabel, data: &[u8], place: Option<Place>) -> usize {
         let room = self.writable(label);
         let Some(slot) = self.slot(label) else { return 0 };

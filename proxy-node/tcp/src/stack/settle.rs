@@ -1,6 +1,6 @@
 //! Updates of lists, timers and tables after a change of a connection.
 
-use csp_types::{FlowLabel, FourTuple, Instant};
+use csp_types::{Duration, FlowLabel, FourTuple, Instant};
 
 use crate::api::State;
 use crate::seq::Seq;
@@ -10,6 +10,13 @@ use crate::timewait::TimeWait;
 
 /// In the tuple map, slots from this value on belong to the TIME-WAIT table.
 pub(super) const TIME_WAIT_SLOTS: u32 = 1 << 31;
+
+/// Shortest time in TIME-WAIT before this side may use the addresses again: one tick of any timestamp clock
+/// (RFC 7323 §5.4).
+const TIME_WAIT_MIN: Duration = Duration::from_secs(1);
+/// Distance of a new connection's first sequence number from the former one's last: more than any window
+/// without window scaling.
+const ISN_STEP: u32 = 1 << 17;
 
 impl Stack {
     /// The slot of a label that is valid for the caller.
@@ -150,6 +157,24 @@ impl Stack {
         if let Some(slot) = self.time_wait.insert(entry) {
             self.tuples.insert(entry.hash, TIME_WAIT_SLOTS + slot);
         }
+    }
+
+    /// Returns the initial sequence number of a connection that this side opens with the addresses of one in
+    /// TIME-WAIT, and removes the entry `slot` of that one. `None` if `slot` is no such entry, or the
+    /// addresses may not be used again yet. They may after a second if timestamps were in use, since these
+    /// tell segments of the former connection from those of the new one (RFC 7323 §5; RFC 6191 has the other
+    /// side's rule).
+    pub(super) fn isn_after_time_wait(&mut self, now: Instant, tuple: &FourTuple, slot: u32) -> Option<Seq> {
+        let slot = slot.checked_sub(TIME_WAIT_SLOTS)?;
+        let entry = *self.time_wait.get(slot)?;
+        let waited = now + self.config.time_wait >= entry.deadline + TIME_WAIT_MIN;
+        if entry.timestamps.is_none() || !waited {
+            return None;
+        }
+        self.counters.time_wait_reused += 1;
+        self.leave_time_wait(slot);
+        let isn = self.keys.isn(now, tuple);
+        Some(if isn.after(entry.snd_nxt) { isn } else { entry.snd_nxt.plus(ISN_STEP) })
     }
 
     /// Removes a TIME-WAIT entry.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use csp_proxy_node::core::MemberSnapshot;
+use csp_proxy_node::core::{MemberSnapshot, ServerHost};
 use csp_types::{Duration, FlowLabel, Instant, TraceKind};
 
 use super::crowd::{Crowd, Fate};
@@ -150,17 +150,18 @@ pub(super) fn leftovers(world: &AcceptWorld) -> Vec<String> {
         service.members.iter().for_each(|m| look("connections at a pool member", m.open as usize));
     }
     for service in services {
-        for MemberSnapshot { node, port, listeners, accept_credit: credit, .. } in service.members {
+        for MemberSnapshot { host, port, listeners, accept_credit: credit, .. } in service.members {
             let here = |at: usize| {
                 let (name, its_port) = world.scenario.members[at];
-                node.as_str() == name && port == its_port
+                host == ServerHost::Node(name.parse().expect("a node id")) && port == its_port
             };
             let servers = world.servers.iter().flatten().filter(|server| here(server.plan.member));
             let ranges: Vec<(u64, u64)> = servers.map(|server| server.credit_range()).collect();
             let (least, most) = ranges.iter().fold((0, 0), |sum, range| (sum.0 + range.0, sum.1 + range.1));
             if listeners != ranges.len() || credit < least || credit > most {
-                found
-                    .push(format!("{listeners} listeners at {node}:{port} with credit {credit}: {ranges:?}"));
+                found.push(format!(
+                    "{listeners} listeners at {host:?}:{port} with credit {credit}: {ranges:?}"
+                ));
             }
         }
     }

@@ -85,7 +85,7 @@ fn node(name: &str) -> NodeId {
 }
 
 fn policy(scenario: &AcceptScenario) -> Policy {
-    let pool = scenario.members.iter().map(|(name, port)| PoolServer { node: node(name), port: *port });
+    let pool = scenario.members.iter().map(|(name, port)| PoolServer::of_node(node(name), *port));
     let limits = BacklogLimits { connections: scenario.backlog, ..BacklogLimits::default() };
     Policy {
         service: SERVICE.into(),

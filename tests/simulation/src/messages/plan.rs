@@ -1,6 +1,6 @@
 //! What one peer does, and the messages that it sends: a function of the peer's number and the message's.
 
-use csp_proxy_node::core::{BacklogLimits, ServiceSpec, ServiceTcp};
+use csp_proxy_node::core::{BacklogLimits, ServerOptions, ServiceSpec, ServiceTcp};
 use csp_services::ChannelSpec;
 use csp_types::Duration;
 use std::net::SocketAddr;
@@ -30,6 +30,7 @@ impl ChannelPlan {
             pool: Vec::new(),
             local: Some(self.spec.number),
             between: None,
+            servers: ServerOptions::default(),
             tcp: ServiceTcp::default(),
             backlog: BacklogLimits::default(),
         }

@@ -112,7 +112,7 @@ pub(super) fn policy(scenario: &MessageScenario) -> Policy {
     };
     Policy {
         service: (VIP, PORT).into(),
-        pool: vec![PoolServer { node: node("an-1"), port: PORT }],
+        pool: vec![PoolServer::of_node(node("an-1"), PORT)],
         backlog: BacklogLimits::default(),
         sizes: Sizes { hairpins: 64, messages, ..Sizes::default() },
         egress: EGRESS.into(),

@@ -9,73 +9,150 @@ use super::bound::Closeness;
 use super::place::{Place, best};
 use super::{ChannelId, Choice, Member, MemberId, Pools};
 
+/// A member that may get the next connection of a service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Candidate {
+    /// The member.
+    pub member: MemberId,
+    /// Its share of the connections; 0: none.
+    pub weight: u16,
+    /// Largest number of connections, if it is a plain server.
+    pub connections_max: u32,
+    /// The smallest value is preferred among members with the same load.
+    pub turn: u64,
+}
+
+impl From<&MemberId> for Candidate {
+    fn from(member: &MemberId) -> Self {
+        Candidate { member: *member, weight: 1, connections_max: u32::MAX, turn: 0 }
+    }
+}
+
+impl Candidate {
+    /// Returns the order of this candidate with `open` connections: the smallest is chosen.
+    fn rank(&self, in_doubt: bool, open: u32) -> (bool, u64, u64) {
+        let load = (u64::from(open) << 16) / u64::from(self.weight.max(1));
+        (in_doubt, load, self.turn)
+    }
+}
+
+/// The target of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Chosen {
+    /// A process of an application node.
+    Process(Choice),
+    /// A plain server.
+    Plain(MemberId),
+}
+
 impl Pools {
-    /// For a connection to `local`: chooses the member with the fewest open connections among those that
-    /// would accept one, and in it the process with the fewest. Processes in doubt come last, `barred` ones
-    /// are left out. Takes one accept credit.
-    pub fn choose<'a>(
+    /// For a connection to `local`: chooses the member with the fewest open connections, relative to its
+    /// weight, among those that would accept one, and in it the process with the fewest. Processes in doubt
+    /// come last, `barred` ones are left out. Takes one accept credit.
+    pub fn choose_any<C: Into<Candidate>>(
         &mut self,
         now: Instant,
-        candidates: impl IntoIterator<Item = &'a MemberId>,
+        candidates: impl IntoIterator<Item = C>,
+        local: IpAddr,
+        barred: impl Fn(ChannelId) -> bool,
+    ) -> Option<Chosen> {
+        self.choose_of(now, candidates, (local, true), barred)
+    }
+
+    /// As [`choose_any`](Self::choose_any), among processes only.
+    pub fn choose<C: Into<Candidate>>(
+        &mut self,
+        now: Instant,
+        candidates: impl IntoIterator<Item = C>,
         local: IpAddr,
         barred: impl Fn(ChannelId) -> bool,
     ) -> Option<Choice> {
-        let best = |m: &Member| {
-            self.best_of(now, m, &m.ready, local, &barred).map(|(in_doubt, place)| (in_doubt, m.open, place))
+        match self.choose_of(now, candidates, (local, false), barred)? {
+            Chosen::Process(choice) => Some(choice),
+            Chosen::Plain(_) => None,
+        }
+    }
+
+    /// `plain`: plain servers may be chosen.
+    fn choose_of<C: Into<Candidate>>(
+        &mut self,
+        now: Instant,
+        candidates: impl IntoIterator<Item = C>,
+        (local, plain): (IpAddr, bool),
+        barred: impl Fn(ChannelId) -> bool,
+    ) -> Option<Chosen> {
+        let rank = |candidate: Candidate| {
+            let member = self.get(candidate.member).filter(|_| candidate.weight > 0)?;
+            if member.plain.is_some() {
+                let is_ready = plain && member.plain_ready(now, candidate.connections_max);
+                return is_ready.then(|| (candidate.rank(false, member.open), candidate.member, None));
+            }
+            let (in_doubt, place) = self.best_of(now, member, &member.ready, local, &barred)?;
+            Some((candidate.rank(in_doubt, member.open), candidate.member, Some(place)))
         };
-        let found = candidates.into_iter().filter_map(|id| Some((*id, best(self.get(*id)?)?)));
-        let (member, (_, _, place)) = found.min_by_key(|(_, (in_doubt, open, _))| (*in_doubt, *open))?;
-        self.take(now, member, place)
+        let found = candidates.into_iter().filter_map(|candidate| rank(candidate.into()));
+        let (_, member, place) = found.min_by_key(|(rank, ..)| *rank)?;
+        let Some(place) = place else {
+            self.take_plain(member);
+            return Some(Chosen::Plain(member));
+        };
+        self.take(now, member, place).map(Chosen::Process)
     }
 
     /// As [`choose`](Self::choose), but only among processes that have answered all offers and are not in
     /// doubt.
-    pub fn choose_idle<'a>(
+    pub fn choose_idle<C: Into<Candidate>>(
         &mut self,
         now: Instant,
-        candidates: impl IntoIterator<Item = &'a MemberId>,
+        candidates: impl IntoIterator<Item = C>,
         local: IpAddr,
         barred: impl Fn(ChannelId) -> bool,
     ) -> Option<Choice> {
-        let found =
-            candidates.into_iter().filter_map(|id| Some((*id, self.idle_at(now, *id, local, &barred)?)));
-        let (member, (_, place)) = found.min_by_key(|(_, (open, _))| *open)?;
+        let idle = |candidate: Candidate| {
+            let (open, place) = self.idle_at(now, candidate, local, &barred)?;
+            Some((candidate.rank(false, open), candidate.member, place))
+        };
+        let found = candidates.into_iter().filter_map(|candidate| idle(candidate.into()));
+        let (_, member, place) = found.min_by_key(|(rank, ..)| *rank)?;
         self.take(now, member, place)
     }
 
     /// Returns whether [`choose_idle`](Self::choose_idle) would find a process.
-    pub fn any_idle<'a>(
+    pub fn any_idle<C: Into<Candidate>>(
         &self,
         now: Instant,
-        candidates: impl IntoIterator<Item = &'a MemberId>,
+        candidates: impl IntoIterator<Item = C>,
         local: IpAddr,
         barred: impl Fn(ChannelId) -> bool,
     ) -> bool {
-        candidates.into_iter().any(|id| self.idle_at(now, *id, local, &barred).is_some())
+        candidates.into_iter().any(|candidate| self.idle_at(now, candidate.into(), local, &barred).is_some())
     }
 
     /// Returns whether a process can be offered connections, idle or not, that is neither barred nor in
     /// doubt.
-    pub fn any_ready<'a>(
+    pub fn any_ready<C: Into<Candidate>>(
         &self,
         now: Instant,
-        candidates: impl IntoIterator<Item = &'a MemberId>,
+        candidates: impl IntoIterator<Item = C>,
         local: IpAddr,
         barred: impl Fn(ChannelId) -> bool,
     ) -> bool {
-        let best = |member: &Member| self.best_of(now, member, &member.ready, local, &barred);
-        candidates.into_iter().filter_map(|id| best(self.get(*id)?)).any(|(in_doubt, _)| !in_doubt)
+        let best = |candidate: Candidate| {
+            let member = self.get(candidate.member).filter(|_| candidate.weight > 0)?;
+            self.best_of(now, member, &member.ready, local, &barred)
+        };
+        candidates.into_iter().filter_map(|candidate| best(candidate.into())).any(|(in_doubt, _)| !in_doubt)
     }
 
     /// Returns the member's number of open connections, and the best place among its idle listeners.
     fn idle_at(
         &self,
         now: Instant,
-        id: MemberId,
+        candidate: Candidate,
         local: IpAddr,
         barred: impl Fn(ChannelId) -> bool,
     ) -> Option<(u32, Place)> {
-        let member = self.get(id)?;
+        let member = self.get(candidate.member).filter(|_| candidate.weight > 0)?;
         self.best_of(now, member, &member.idle, local, barred)
             .filter(|(in_doubt, _)| !in_doubt)
             .map(|(_, place)| (member.open, place))

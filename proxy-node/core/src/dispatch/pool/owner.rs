@@ -4,6 +4,7 @@
 use csp_types::NodeId;
 
 use super::{Member, MemberId, Pools};
+use crate::dispatch::services::ServerHost;
 
 /// The user on whose behalf a process listens, and its rights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +28,7 @@ impl Member {
 impl Pools {
     /// Returns whether a process with this claim may listen at (`node`, `port`).
     pub fn admits(&self, node: NodeId, port: u16, claim: &Claim) -> bool {
-        let member = self.by_address.get(&(node, port)).and_then(|id| self.get(*id));
+        let member = self.by_address.get(&(ServerHost::Node(node), port)).and_then(|id| self.get(*id));
         member.is_none_or(|member| member.admits(claim))
     }
 

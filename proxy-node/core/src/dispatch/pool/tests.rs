@@ -76,7 +76,7 @@ fn a_listener_id_is_used_once_per_channel() {
 #[test]
 fn a_member_goes_when_nobody_names_it_listens_there_or_is_connected() {
     let mut pools = Pools::new();
-    let web = pools.name(Instant::ZERO, node("an-1"), 80, 3).unwrap();
+    let web = pools.name(Instant::ZERO, ServerHost::Node(node("an-1")), 80, 3).unwrap();
     assert_eq!(pools.listen(node("an-1"), any(80), ChannelId(1), 7), Ok(web));
     pools.grant(ChannelId(1), 7, 2);
     let choice = pools.choose(NOW, &[web], VIP, |_| false).unwrap();
@@ -182,7 +182,7 @@ fn the_listener_that_is_bound_most_specifically_gets_a_connection() {
             }
         }
         // A listener without credit keeps its connections waiting; a removed one does not.
-        let dns = pools.name(NOW, node("an-1"), 53, 1).unwrap();
+        let dns = pools.name(NOW, ServerHost::Node(node("an-1")), 53, 1).unwrap();
         let last = expected[3];
         pools.withdraw_credit(ChannelId(1), last);
         assert_eq!(pools.choose(NOW, &[dns], local, |_| false), None);

@@ -1,0 +1,312 @@
+//! The servers of a service: programs of application nodes under the socket filter, and plain servers, which
+//! are reached over TCP and run no software of the cluster.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::net::IpAddr;
+
+use csp_config::{Problems, number, port};
+use csp_types::{NodeId, longest_match};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::check::{check_count, check_unicast};
+use super::{POOL_MAX, Policy, PoolMember, Service};
+
+/// Largest weight of a server.
+pub const WEIGHT_MAX: u16 = 256;
+/// Longest path of a check's request, in bytes.
+const HTTP_TEXT_MAX: usize = 512;
+/// Largest bound of a server's connections.
+pub const CONNECTIONS_MAX: u32 = 1 << 20;
+/// Shortest and longest time for a connection to a plain server, in milliseconds.
+pub const CONNECT_TIMEOUT_MS: (u32, u32) = (50, 60_000);
+
+/// A server of a service's pool. It has either a node or an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Server {
+    /// The application node on which programs listen.
+    #[serde(default, with = "some_node_id", skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeId>,
+    /// The address of a plain server.
+    #[serde(default, deserialize_with = "some_address", skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
+    /// The port that it listens on.
+    #[serde(deserialize_with = "port")]
+    pub port: u16,
+    /// Its share of the connections, relative to the other servers of the pool, at most [`WEIGHT_MAX`]; 0: no
+    /// new ones.
+    #[serde(default = "one", deserialize_with = "weight", skip_serializing_if = "is_one")]
+    pub weight: u16,
+    /// Connections that each proxy worker opens to a plain server at once; further ones wait in the service's
+    /// backlog. 0: no bound.
+    #[serde(default, deserialize_with = "connections", skip_serializing_if = "is_zero")]
+    pub max_connections: u32,
+}
+
+/// Where a server is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum ServerHost {
+    /// An application node.
+    Node(NodeId),
+    /// A host of the LAN, or behind it.
+    Address(IpAddr),
+}
+
+impl fmt::Display for ServerHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServerHost::Node(node) => node.fmt(f),
+            ServerHost::Address(address) => address.fmt(f),
+        }
+    }
+}
+
+/// How proxies reach the plain servers of a service.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServerOptions {
+    /// Milliseconds for a connection's establishment, after which the next server is tried.
+    #[serde(deserialize_with = "connect_timeout")]
+    pub connect_timeout_ms: u32,
+    /// The header that tells a server the client's address.
+    pub proxy_protocol: ProxyProtocol,
+    /// How they are checked; absent: their clients' connections tell how they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub check: Option<ServerCheck>,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        ServerOptions { connect_timeout_ms: 3_000, proxy_protocol: ProxyProtocol::Off, check: None }
+    }
+}
+
+/// An active check: a connection now and then, by each proxy worker.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServerCheck {
+    /// Milliseconds between two checks.
+    #[serde(deserialize_with = "check_time")]
+    pub interval_ms: u32,
+    /// Milliseconds for a check; at most `interval_ms`.
+    #[serde(deserialize_with = "check_time")]
+    pub timeout_ms: u32,
+    /// Checks in a row that put a server into use.
+    #[serde(deserialize_with = "times")]
+    pub rise: u8,
+    /// Failed checks in a row that put it out of use.
+    #[serde(deserialize_with = "times")]
+    pub fall: u8,
+    /// A request over HTTP/1.1; absent: the connection is enough.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http: Option<HttpCheck>,
+}
+
+impl Default for ServerCheck {
+    fn default() -> Self {
+        ServerCheck { interval_ms: 2_000, timeout_ms: 1_000, rise: 2, fall: 3, http: None }
+    }
+}
+
+/// The request of a check, and the answers by which it passes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HttpCheck {
+    /// Path and query.
+    pub path: String,
+    /// The `Host` header; absent: the service's VIP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// The smallest and the largest status that is right.
+    pub status: [u16; 2],
+}
+
+impl Default for HttpCheck {
+    fn default() -> Self {
+        HttpCheck { path: "/".to_owned(), host: None, status: [200, 399] }
+    }
+}
+
+impl ServerCheck {
+    fn check(&self, at: &str, problems: &mut Problems) {
+        if self.timeout_ms > self.interval_ms {
+            let message = format!("{} ms are more than interval_ms, {}", self.timeout_ms, self.interval_ms);
+            problems.add_unless(&[&format!("{at}.interval_ms")], format!("{at}.timeout_ms"), message);
+        }
+        let Some(HttpCheck { path, host, status }) = &self.http else { return };
+        let visible = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+        if !path.starts_with('/') || path.len() > HTTP_TEXT_MAX || !visible(path) {
+            let message =
+                format!("{path:?} is no path; allowed are / and visible ASCII, {HTTP_TEXT_MAX} bytes");
+            problems.add(format!("{at}.http.path"), message);
+        }
+        if let Some(host) = host.as_ref().filter(|host| host.is_empty() || host.len() > 253 || !visible(host))
+        {
+            problems.add(format!("{at}.http.host"), format!("{host:?} is no host; allowed is visible ASCII"));
+        }
+        let [least, most] = *status;
+        if !(100..=599).contains(&least) || !(least..=599).contains(&most) {
+            let message =
+                format!("{least} to {most} are no statuses; allowed are two of 100 to 599 in order");
+            problems.add(format!("{at}.http.status"), message);
+        }
+    }
+}
+
+/// The PROXY protocol: a header with the client's address before the first byte to a plain server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProxyProtocol {
+    /// None.
+    #[default]
+    Off,
+    /// Version 1, a line of text.
+    V1,
+    /// Version 2, binary.
+    V2,
+}
+
+impl Server {
+    /// Where it is. A checked policy's server has a node or an address.
+    pub fn host(&self) -> Option<ServerHost> {
+        self.node.map(ServerHost::Node).or(self.address.map(ServerHost::Address))
+    }
+
+    /// What it is in lines for people, such as `an-1:80` and `10.1.2.3:8080 weight 2`.
+    pub(crate) fn summary(&self) -> String {
+        let Server { port, weight, max_connections, .. } = *self;
+        let host = match self.host() {
+            Some(ServerHost::Address(IpAddr::V6(v6))) => format!("[{v6}]"),
+            Some(host) => host.to_string(),
+            None => String::new(),
+        };
+        let weight = if weight == 1 { String::new() } else { format!(" weight {weight}") };
+        let most =
+            if max_connections == 0 { String::new() } else { format!(" max_connections {max_connections}") };
+        format!("{host}:{port}{weight}{most}")
+    }
+
+    /// The member of an application node, which several pools can share.
+    pub(crate) fn member(&self) -> Option<PoolMember> {
+        self.node.map(|node| PoolMember { node, port: self.port })
+    }
+}
+
+impl From<PoolMember> for Server {
+    fn from(PoolMember { node, port }: PoolMember) -> Self {
+        Server { node: Some(node), address: None, port, weight: 1, max_connections: 0 }
+    }
+}
+
+/// Notes what is wrong with the pool of a service.
+pub(crate) fn check_pool(policy: &Policy, service: &Service, at: &str, problems: &mut Problems) {
+    check_count(&format!("{at}.pool"), service.pool.len(), 1, POOL_MAX, problems);
+    if service.pool.iter().all(|server| server.weight == 0) && !service.pool.is_empty() {
+        problems.add(format!("{at}.pool"), "all weights are 0: no server gets connections".to_owned());
+    }
+    if let Some(check) = &service.servers.check {
+        check.check(&format!("{at}.servers.check"), problems);
+    }
+    let mut hosts = HashSet::new();
+    for (index, server) in service.pool.iter().enumerate() {
+        let at = format!("{at}.pool[{index}]");
+        if server.node.is_some() == server.address.is_some() {
+            let message =
+                "a server has either a node, of a program under the socket filter, or an address".to_owned();
+            problems.add(at, message);
+            continue;
+        }
+        let Some(host) = server.host() else { continue };
+        if !hosts.insert((host, server.port)) {
+            problems.add(at.clone(), format!("{host} port {} is in this pool already", server.port));
+        }
+        if let ServerHost::Address(address) = host {
+            check_plain(policy, (server, address), &at, problems);
+        } else if server.max_connections != 0 {
+            let message = "programs of a node bound their connections by what they accept; max_connections is for an address";
+            problems.add_unless(&[&at], format!("{at}.max_connections"), message.to_owned());
+        }
+    }
+}
+
+/// Notes what is wrong with a plain server.
+fn check_plain(policy: &Policy, (server, address): (&Server, IpAddr), at: &str, problems: &mut Problems) {
+    let field = format!("{at}.address");
+    check_unicast(address, &field, problems);
+    if let Some((vip, port)) = policy.ends().find(|end| *end == (address, server.port)) {
+        let message =
+            format!("{vip} port {port} is served by the cluster itself: connections would go round");
+        return problems.add_unless(&[&field], field.clone(), message);
+    }
+    let entries = policy.egress.iter();
+    let entries = entries.flat_map(|egress| egress.prefixes().map(move |(p, out)| (p, out, egress)));
+    if longest_match(entries, address).is_none() {
+        let message = format!(
+            "no entry of egress reaches {address}; one of its destinations must contain it, and its address is what the server sees"
+        );
+        problems.add_unless(&[&field, "egress"], field.clone(), message);
+    }
+}
+
+/// Serde for the id of a node that may be absent.
+mod some_node_id {
+    use csp_types::NodeId;
+    use serde::{Deserializer, Serializer};
+
+    #[expect(clippy::ref_option, reason = "serde gives a reference")]
+    pub(super) fn serialize<S: Serializer>(id: &Option<NodeId>, serializer: S) -> Result<S::Ok, S::Error> {
+        match id {
+            Some(id) => serializer.serialize_some(id.as_str()),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<NodeId>, D::Error> {
+        csp_config::serde_node_id::deserialize(deserializer).map(Some)
+    }
+}
+
+fn some_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpAddr>, D::Error> {
+    csp_config::ip_address(deserializer).map(Some)
+}
+
+fn weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
+    Ok(number(deserializer, 0, WEIGHT_MAX.into(), "a weight")? as u16)
+}
+
+fn connections<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    Ok(number(deserializer, 0, CONNECTIONS_MAX.into(), "a number of connections (0: no bound)")? as u32)
+}
+
+fn connect_timeout<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let (least, most) = CONNECT_TIMEOUT_MS;
+    Ok(number(deserializer, least.into(), most.into(), "a time in milliseconds")? as u32)
+}
+
+fn check_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    Ok(number(deserializer, 100, 600_000, "a time of a check in milliseconds")? as u32)
+}
+
+fn times<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
+    Ok(number(deserializer, 1, 100, "a number of checks")? as u8)
+}
+
+const fn one() -> u16 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_one(weight: &u16) -> bool {
+    *weight == 1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_zero(bound: &u32) -> bool {
+    *bound == 0
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,316 @@
+//! Plain servers: pool members that run no software of the cluster and are reached over TCP, from an egress
+//! address, through a network node.
+//!
+//! ```text
+//!  client ── Pending ─▶ Calling ──────────── SYN/ACK ─▶ Joined ◀── bytes, ends ──▶ client
+//!             ▲            │ opens                        ▲ │
+//!             │ next       ▼                              │ ▼
+//!  server     └───────── Called ── SYN, refused, late ─▶ Joined ◀── bytes, ends ──▶ server
+//! ```
+//! Both connections are flows of the TCP engine, each the other's peer. Bytes are copied once, from the
+//! memory for received bytes to that for bytes to send; a window closes while the other connection takes
+//! nothing. The end of either stream is passed on after its bytes, and so is a reset. A client does not see
+//! that a server could not be reached while another one may be.
+
+mod checks;
+mod header;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use csp_types::{Duration, FlowLabel, FourTuple, Instant, TraceKind};
+
+use super::context::{Context, Turn};
+use super::events::{NO_SERVICE, new_flow};
+use super::flow::{Call, Joint, Stage};
+use super::pump::Pump;
+use super::service::TcpEnd;
+use super::service::local::LocalServices;
+use super::{ProxyOutput, reason};
+
+pub use checks::{CheckSpec, HttpCheck};
+pub use header::ProxyHeader;
+
+use checks::Checks;
+
+/// Connections to plain servers that are tried for one client.
+const CALLS_MAX: u8 = 3;
+/// Largest number of bytes that are passed on in one go: one connection must not hold up the others.
+const PASS_MAX: usize = 256 * 1024;
+
+/// How the plain servers of a service are reached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServerOptions {
+    /// Time for the establishment of a connection.
+    pub connect_timeout: Duration,
+    /// The header before the first byte, which has the client's address.
+    pub header: Option<ProxyHeader>,
+    /// How they are checked; `None`: their connections tell.
+    pub check: Option<Arc<CheckSpec>>,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        ServerOptions { connect_timeout: Duration::from_secs(3), header: None, check: None }
+    }
+}
+
+/// When connections to plain servers must be established, and when checks begin and must have an answer.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    deadlines: BTreeSet<(Instant, u32)>,
+    checks: Checks,
+}
+
+impl Calls {
+    /// Returns when the next one must be established, which it may be already, or the next check begins.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(at, _)| *at).into_iter().chain(self.checks.due()).min()
+    }
+
+    fn add(&mut self, at: Instant, label: FlowLabel) {
+        self.deadlines.insert((at, label.to_wire()));
+    }
+
+    fn next_overdue(&mut self, now: Instant) -> Option<FlowLabel> {
+        while let Some((_, label)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
+            self.deadlines.pop_first();
+            if let Some(label) = FlowLabel::from_wire(label) {
+                return Some(label);
+            }
+        }
+        None
+    }
+}
+
+/// Calls.
+impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
+    /// Opens connections to the plain servers that were chosen for clients.
+    pub(super) fn call_servers(&mut self) {
+        while let Some(client) = self.dispatcher.next_call() {
+            let Some(Stage::Calling(call)) = self.cx.flows.get(client).map(|flow| flow.stage) else {
+                continue;
+            };
+            if !call.server.is_none() {
+                continue;
+            }
+            if let Err(code) = self.call_server(client, call) {
+                self.cx.recorder.counters.calls_unsent += 1;
+                self.call_again(client, call, code);
+            }
+        }
+    }
+
+    /// Opens the connection for a client. The error is a code of [`reason`].
+    fn call_server(&mut self, client: FlowLabel, call: Call) -> Result<(), u32> {
+        let known = self.cx.flows.get(client).and_then(|flow| {
+            let service = self.dispatcher.service(flow.service)?;
+            Some((self.dispatcher.plain_of(flow)?, service.spec.servers.connect_timeout))
+        });
+        let (address, timeout) = known.ok_or(reason::NETWORK_UNREACHABLE)?;
+        let (source, _) = self.egress.source(address.ip()).ok_or(reason::NETWORK_UNREACHABLE)?;
+        let via = self.cx.out.network_node(source).ok_or(reason::NETWORK_UNREACHABLE)?;
+        let window = self.reserve_window().ok_or(reason::NO_BUFFERS)?;
+        if self.cx.flows.get(client).is_none_or(|flow| flow.stage != Stage::Calling(call)) {
+            self.pump.release(window); // it has given way to another client
+            return Ok(());
+        }
+        let opened = self.egress.open(&mut self.cx, address, via);
+        let opened = opened.inspect_err(|_| self.pump.release(window))?;
+        self.admit_call(client, call, (opened, window), self.cx.now + timeout);
+        Ok(())
+    }
+
+    fn admit_call(
+        &mut self,
+        client: FlowLabel,
+        call: Call,
+        (opened, window): ((FlowLabel, FourTuple), u32),
+        deadline: Instant,
+    ) {
+        let (now, server) = (self.cx.now, opened.0);
+        self.cx.tcp.set_send_capacity(server, window);
+        self.admit(new_flow(now, opened, NO_SERVICE, Stage::Called(client), window));
+        self.cx.flows.set_stage(now, client, Stage::Calling(Call { server, ..call }));
+        self.cx.recorder.counters.connections_called += 1;
+        self.cx.relate(client, server);
+        self.calls.add(deadline, server);
+    }
+
+    /// Processes the establishment of the connection to a plain server.
+    pub(super) fn server_connected(&mut self, server: FlowLabel, client: FlowLabel) {
+        let call = self.cx.flows.get(client).and_then(|flow| match flow.stage {
+            Stage::Calling(call) if call.server == server => Some((call, flow.tuple, flow.service)),
+            _ => None,
+        });
+        let Some((call, tuple, service)) = call else {
+            self.cx.abort_client(server);
+            return self.remove_flow(server);
+        };
+        let now = self.cx.now;
+        self.dispatcher.plain_up(call.member);
+        let header = self.dispatcher.service(service).and_then(|service| service.spec.servers.header);
+        if let Some(header) = header {
+            let bytes = header.bytes(tuple.remote, tuple.local);
+            self.cx.tcp.write(now, server, &bytes);
+        }
+        let joint = Joint { peer: server, member: Some(call.member) };
+        self.cx.flows.set_stage(now, client, Stage::Joined(joint));
+        self.cx.flows.set_stage(now, server, Stage::Joined(Joint { peer: client, member: None }));
+        self.cx.record(client, TraceKind::OpenSent, 0);
+        self.pump.enqueue(self.cx.flows, client);
+    }
+
+    /// Processes the failure of a connection to a plain server before it was established. The engine's
+    /// connection no longer exists.
+    pub(super) fn call_failed(&mut self, server: FlowLabel, client: FlowLabel, code: u32) {
+        self.remove_flow(server);
+        let stage = self.cx.flows.get(client).map(|flow| flow.stage);
+        let Some(Stage::Calling(call)) = stage.filter(|stage| stage.calls(server)) else { return };
+        self.cx.recorder.counters.calls_failed += 1;
+        self.dispatcher.plain_down(self.cx.now, call.member, code);
+        self.call_again(client, call, code);
+    }
+
+    /// Looks for another server for a client, or resets its connection.
+    fn call_again(&mut self, client: FlowLabel, call: Call, code: u32) {
+        let Some(flow) = self.cx.flows.set_stage(self.cx.now, client, Stage::Pending) else { return };
+        flow.calls = flow.calls.saturating_add(1);
+        let calls = flow.calls;
+        self.dispatcher.release_plain((call.member, true));
+        if calls < CALLS_MAX {
+            return self.dispatcher.dispatch(&mut self.cx, client);
+        }
+        let counters = &mut self.cx.recorder.counters;
+        match code {
+            reason::NO_BUFFERS => counters.drop_no_budget += 1,
+            _ => counters.drop_no_server += 1,
+        }
+        self.abandon(client);
+    }
+
+    /// Records that the connection to a plain server was opened again, from another port.
+    pub(super) fn called_anew(&mut self, client: FlowLabel, former: FlowLabel, server: FlowLabel) {
+        let known = self.cx.flows.get_mut(client).filter(|flow| flow.stage.calls(former));
+        if let Some(flow) = known
+            && let Stage::Calling(call) = &mut flow.stage
+        {
+            call.server = server;
+            let service = self.dispatcher.service(flow.service);
+            let timeout = service.map(|service| service.spec.servers.connect_timeout).unwrap_or_default();
+            self.calls.add(self.cx.now + timeout, server);
+        }
+    }
+
+    /// Records that the connection to a plain server could not be opened from another port.
+    pub(super) fn call_unsent(&mut self, client: FlowLabel, former: FlowLabel, code: u32) {
+        let stage = self.cx.flows.get(client).map(|flow| flow.stage);
+        if let Some(Stage::Calling(call)) = stage.filter(|stage| stage.calls(former)) {
+            self.cx.recorder.counters.calls_unsent += 1;
+            self.call_again(client, call, code);
+        }
+    }
+
+    /// Gives up connections to plain servers that are not established in time, begins checks, and tries
+    /// servers again that were down.
+    pub(super) fn end_overdue_calls(&mut self) {
+        while let Some(server) = self.calls.next_overdue(self.cx.now) {
+            match self.cx.flows.get(server).map(|flow| flow.stage) {
+                Some(Stage::Called(client)) => {
+                    self.cx.abort_client(server);
+                    self.call_failed(server, client, reason::TIMED_OUT);
+                }
+                Some(Stage::Checking(member)) => {
+                    self.cx.abort_client(server);
+                    self.check_failed(server, member, reason::TIMED_OUT);
+                }
+                _ => {}
+            }
+        }
+        self.run_checks();
+        self.dispatcher.retry_plain(self.cx.now);
+    }
+}
+
+/// Ends.
+impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
+    /// Processes the regular end of a joined connection: its client has finished, and has acknowledged what
+    /// the other connection's had finished with. What is left of that one is the engine's.
+    pub(super) fn joined_closed(&mut self, label: FlowLabel) {
+        let Some(Stage::Joined(Joint { peer, member })) = self.cx.flows.get(label).map(|flow| flow.stage)
+        else {
+            return;
+        };
+        self.cx.tcp.shutdown(self.cx.now, peer);
+        if let Some(member) = member {
+            self.dispatcher.release_plain((member, false));
+        }
+        self.cx.flows.set_stage(self.cx.now, label, Stage::Finishing);
+        self.leave_to_engine(peer);
+    }
+
+    /// Ends the other one of two connections when one of them has left the stage in which it belonged to it.
+    pub(super) fn part(&mut self, label: FlowLabel, stage: Stage) {
+        match stage {
+            Stage::Calling(Call { server, .. }) => {
+                if self.cx.flows.get(server).is_some_and(|flow| flow.stage == Stage::Called(label)) {
+                    self.cx.abort_client(server);
+                    self.remove_flow(server);
+                }
+            }
+            Stage::Joined(Joint { peer, .. }) => {
+                let joined = self.cx.flows.get(peer).map(|flow| flow.stage);
+                if matches!(joined, Some(Stage::Joined(joint)) if joint.peer == label) {
+                    self.reset_after_written(peer);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Stage {
+    /// Returns whether this is a client's whose connection to a server is `label`.
+    fn calls(&self, label: FlowLabel) -> bool {
+        matches!(self, Stage::Calling(call) if call.server == label)
+    }
+}
+
+impl Pump {
+    /// Passes bytes and ends of streams between two joined connections, in both directions. Returns whether
+    /// anything was moved.
+    pub(super) fn pump_joined<O: ProxyOutput>(
+        &mut self,
+        cx: &mut Context<'_, O>,
+        label: FlowLabel,
+        peer: FlowLabel,
+    ) -> bool {
+        let there = self.pass(cx, label, peer);
+        let back = self.pass(cx, peer, label);
+        there || back
+    }
+
+    fn pass<O: ProxyOutput>(&mut self, cx: &mut Context<'_, O>, from: FlowLabel, to: FlowLabel) -> bool {
+        let moved = cx.tcp.pass(cx.now, from, to, PASS_MAX);
+        if moved > 0 {
+            cx.recorder.counters.joined_bytes += moved as u64;
+            if let Some(flow) = cx.flows.get_mut(to) {
+                flow.bytes_from_app += moved as u64;
+                let end = &mut TcpEnd { now: cx.now, label: to, finished: false, tcp: cx.tcp };
+                self.widen(end, flow);
+            }
+        }
+        let more = cx.tcp.readable(from) > 0;
+        let Some(flow) = cx.flows.get_mut(from) else { return false };
+        flow.bytes_to_app += moved as u64;
+        let ends = flow.client_finished && !more && !flow.shutdown_sent;
+        if ends {
+            flow.shutdown_sent = true;
+            cx.tcp.shutdown(cx.now, to);
+        }
+        if more && moved == PASS_MAX {
+            self.enqueue(cx.flows, from);
+        }
+        moved > 0 || ends
+    }
+}

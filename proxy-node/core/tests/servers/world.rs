@@ -1,0 +1,413 @@
+//! The harness: clients and plain servers, each a host with a TCP engine, around one core on virtual time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use csp_proxy_core::{
+    BacklogLimits, Blocked, ChannelId, CoreConfig, EgressRule, HairpinConfig, Lane, PoolServer, ProxyCore,
+    ProxyOutput, ServerHost, ServerOptions, ServiceSpec, ServiceTcp,
+};
+use csp_support::packets;
+use csp_tcp::{Arrival, ConnectionOptions, Event, FailReason, Stack, StackConfig};
+use csp_types::{Duration, FlowLabel, FourTuple, Instant};
+use csp_wire::channel::MessageHeader;
+use csp_wire::tcp::Segment;
+use csp_wire::tunnel::{Flags, Record};
+
+pub const VIP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+pub const EGRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
+pub const PORT: u16 = 8_080;
+/// Time of a packet from one end to the other.
+const DELAY: Duration = Duration::from_millis(1);
+
+/// Returns the address of a server.
+pub fn server(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 1, number)
+}
+
+/// A segment on its way: when it arrives, its addresses as the receiver sees them, and its bytes.
+type Packet = (Instant, FourTuple, Vec<u8>);
+
+/// What the core sends: segments to hosts.
+#[derive(Default)]
+pub struct Out {
+    packets: Vec<(FourTuple, Vec<u8>)>,
+    labels: BTreeMap<u32, FourTuple>,
+    /// No network node is connected.
+    pub cut: bool,
+}
+
+impl ProxyOutput for Out {
+    fn tunnel_ready(&self, _: u32) -> bool {
+        !self.cut
+    }
+
+    fn tunnel(&mut self, _: Instant, _: u32, record: &Record<'_>, parts: &[&[u8]]) -> Result<(), Blocked> {
+        let bytes = parts.concat();
+        let compacted = record.flags.contains(Flags::COMPACTED);
+        let tcp = if compacted { &bytes[..] } else { bytes.get(20..).unwrap_or(&[]) };
+        let Ok(segment) = Segment::parse(tcp) else { return Ok(()) };
+        let known = self.labels.get(&record.label.to_wire()).copied();
+        let tuple = known.filter(|_| compacted).unwrap_or_else(|| {
+            let address = |at: usize| Ipv4Addr::from(<[u8; 4]>::try_from(&bytes[at..at + 4]).unwrap());
+            let remote = (address(12), segment.source_port()).into();
+            FourTuple { local: (address(16), segment.destination_port()).into(), remote }
+        });
+        if !record.label.is_none() {
+            self.labels.insert(record.label.to_wire(), tuple);
+        }
+        self.packets.push((tuple, tcp.to_vec()));
+        Ok(())
+    }
+
+    fn network_node(&self, _: IpAddr) -> Option<u32> {
+        (!self.cut).then_some(1)
+    }
+
+    fn channel(&mut self, _: Instant, _: Lane, _: MessageHeader, _: &[&[u8]]) -> Result<(), Blocked> {
+        Ok(())
+    }
+
+    fn lane_ready(&self, _: Lane) -> bool {
+        true
+    }
+
+    fn lane(&self, channel: ChannelId, _: u32) -> Option<Lane> {
+        Some(Lane(channel.0))
+    }
+}
+
+/// How a connection ended at a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    Closed,
+    Failed(FailReason),
+}
+
+/// A connection of a host.
+#[derive(Default, Debug)]
+pub struct Connection {
+    pub established: bool,
+    pub read: Vec<u8>,
+    /// The peer has finished.
+    pub finished: bool,
+    pub end: Option<End>,
+    /// Bytes to write, and whether the end of the stream follows.
+    to_write: VecDeque<u8>,
+    finish: bool,
+    has_finished: bool,
+    /// Bytes of the peer are not read.
+    pub stalls: bool,
+}
+
+/// A host with a TCP engine.
+pub struct Host {
+    pub tcp: Stack,
+    pub connections: BTreeMap<u32, Connection>,
+    /// Connections of clients, in order.
+    pub accepted: Vec<FlowLabel>,
+    /// Everything that arrives is sent back, and the end of the stream, too.
+    pub echoes: bool,
+    /// What is answered to the head of a request, before the end of the stream.
+    pub answer: Vec<u8>,
+    /// Nothing arrives.
+    pub silent: bool,
+    next_port: u16,
+}
+
+impl Host {
+    fn new(seed: u8) -> Self {
+        let config = StackConfig {
+            connections: 128,
+            blocks: 1024,
+            isn_secret: [seed; 16],
+            keepalive_idle: Some(Duration::from_secs(10)), // a lost RST is not repeated
+            time_wait: Duration::from_secs(1),
+            ..StackConfig::default()
+        };
+        Host {
+            tcp: Stack::new(config),
+            connections: BTreeMap::new(),
+            accepted: Vec::new(),
+            echoes: false,
+            answer: Vec::new(),
+            silent: false,
+            next_port: 10_000,
+        }
+    }
+
+    pub fn at(&self, label: FlowLabel) -> &Connection {
+        &self.connections[&label.to_wire()]
+    }
+
+    pub fn at_mut(&mut self, label: FlowLabel) -> &mut Connection {
+        self.connections.entry(label.to_wire()).or_default()
+    }
+
+    pub fn write(&mut self, label: FlowLabel, bytes: &[u8]) {
+        self.at_mut(label).to_write.extend(bytes);
+    }
+
+    pub fn finish(&mut self, label: FlowLabel) {
+        self.at_mut(label).finish = true;
+    }
+
+    /// Reads and writes what it can; returns whether anything happened.
+    fn run(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        while let Some((label, event)) = self.tcp.poll_event() {
+            any = true;
+            let known = self.connections.entry(label.to_wire()).or_default();
+            match event {
+                Event::Established { passive, .. } => {
+                    known.established = true;
+                    if passive {
+                        self.accepted.push(label);
+                    }
+                }
+                Event::PeerFinished => known.finished = true,
+                Event::Closed => known.end = Some(End::Closed),
+                Event::Failed(why) => known.end = Some(End::Failed(why)),
+                Event::Readable | Event::Writable | Event::Broken(_) | Event::Reset => {}
+            }
+        }
+        for (label, known) in &mut self.connections {
+            let Some(label) = FlowLabel::from_wire(*label) else { continue };
+            if !known.stalls {
+                let read = &mut known.read;
+                let before = read.len();
+                self.tcp.read_with(now, label, usize::MAX, |bytes| {
+                    read.extend_from_slice(bytes);
+                    bytes.len()
+                });
+                let new = &known.read[before..];
+                any |= !new.is_empty();
+                if !self.answer.is_empty() && !new.is_empty() && known.read.ends_with(b"\r\n\r\n") {
+                    known.to_write.extend(&self.answer);
+                    known.finish = true;
+                }
+                if self.echoes {
+                    known.to_write.extend(new);
+                    known.finish |= known.finished && !known.has_finished;
+                }
+            }
+            let written = self.tcp.write(now, label, known.to_write.make_contiguous());
+            known.to_write.drain(..written);
+            any |= written > 0;
+            if known.finish && known.to_write.is_empty() && (known.end, known.established) == (None, true) {
+                (known.finish, known.has_finished) = (false, true);
+                self.tcp.shutdown(now, label);
+                any = true;
+            }
+        }
+        any
+    }
+}
+
+/// A core with clients and servers.
+pub struct World {
+    pub core: ProxyCore,
+    pub out: Out,
+    pub now: Instant,
+    pub hosts: BTreeMap<Ipv4Addr, Host>,
+    on_the_way: Vec<Packet>,
+    /// One of so many packets is lost; 0: none.
+    pub loses: u64,
+    random: u64,
+}
+
+/// A service whose pool has these servers.
+pub fn web(servers: &[u8]) -> ServiceSpec {
+    let plain = |number: &u8| PoolServer {
+        host: ServerHost::Address(server(*number).into()),
+        port: PORT,
+        weight: 1,
+        connections_max: u32::MAX,
+    };
+    ServiceSpec {
+        name: "web".to_owned(),
+        address: (VIP, 80).into(),
+        pool: servers.iter().map(plain).collect(),
+        local: None,
+        between: None,
+        servers: ServerOptions::default(),
+        tcp: ServiceTcp::default(),
+        backlog: BacklogLimits::default(),
+    }
+}
+
+impl World {
+    /// Returns a world whose service has these servers, all of which listen.
+    pub fn new(servers: &[u8]) -> Self {
+        let tcp = StackConfig {
+            connections: 128,
+            blocks: 8192,
+            keepalive_idle: Some(Duration::from_secs(10)),
+            time_wait: Duration::from_secs(1),
+            ..StackConfig::default()
+        };
+        let hairpin = HairpinConfig { first_label_index: 10_000, pairs: 2 };
+        let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events: 256, hairpin, upstreams: 4 };
+        let mut hosts = BTreeMap::from([(CLIENT, Host::new(1))]);
+        for number in servers {
+            let mut host = Host::new(*number + 1);
+            host.tcp.listen((server(*number), PORT).into(), 0).unwrap();
+            hosts.insert(server(*number), host);
+        }
+        let mut world = World {
+            core: ProxyCore::new(config),
+            out: Out::default(),
+            now: Instant::from_nanos(1_000_000_000),
+            hosts,
+            on_the_way: Vec::new(),
+            loses: 0,
+            random: 1,
+        };
+        world.policy(vec![web(servers)]);
+        world
+    }
+
+    pub fn policy(&mut self, services: Vec<ServiceSpec>) {
+        let rule = EgressRule {
+            address: EGRESS.into(),
+            destinations: vec!["10.0.1.0/24".parse().unwrap()],
+            except: Vec::new(),
+            tcp: ServiceTcp::default(),
+        };
+        self.core.set_policy(self.now, services, vec![rule], &mut self.out);
+    }
+
+    pub fn seed(&mut self, seed: u64) {
+        self.random = seed.wrapping_mul(2).wrapping_add(1);
+    }
+
+    /// Returns a number below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) % n
+    }
+
+    pub fn client(&mut self) -> &mut Host {
+        self.hosts.get_mut(&CLIENT).unwrap()
+    }
+
+    pub fn server(&mut self, number: u8) -> &mut Host {
+        self.hosts.get_mut(&server(number)).unwrap()
+    }
+
+    /// Has the client connect to the service.
+    pub fn connect(&mut self) -> FlowLabel {
+        let (now, client) = (self.now, self.hosts.get_mut(&CLIENT).unwrap());
+        client.next_port += 1;
+        let local = SocketAddr::from((CLIENT, client.next_port));
+        let tuple = FourTuple { local, remote: (VIP, 80).into() };
+        let options: ConnectionOptions = client.tcp.config().connection_options();
+        let label = client.tcp.connect_with(now, tuple, 0, 0, options).unwrap();
+        client.at_mut(label);
+        label
+    }
+
+    /// Lets this much time pass.
+    pub fn run(&mut self, time: Duration) {
+        let until = self.now + time;
+        for _ in 0..1_000_000 {
+            assert!((0..10_000).any(|_| !self.turn()), "an instant does not end");
+            let due = self.on_the_way.iter().map(|(at, ..)| *at).min();
+            let timers = self.hosts.values().filter_map(|host| host.tcp.next_timeout());
+            let next = timers.chain(due).chain(self.core.next_timeout()).min();
+            let Some(next) = next.filter(|at| *at <= until) else {
+                self.now = until;
+                return;
+            };
+            self.now = self.now.max(next);
+            self.timers();
+        }
+        panic!("nothing comes to rest");
+    }
+
+    fn timers(&mut self) {
+        for host in self.hosts.values_mut() {
+            if host.tcp.next_timeout().is_some_and(|at| at <= self.now) {
+                host.tcp.on_timeout(self.now);
+            }
+        }
+        if self.core.next_timeout().is_some_and(|at| at <= self.now) {
+            self.core.on_timeout(self.now, &mut self.out);
+        }
+        let (due, later) =
+            std::mem::take(&mut self.on_the_way).into_iter().partition(|p: &Packet| p.0 <= self.now);
+        self.on_the_way = later;
+        for packet in due {
+            self.deliver(packet);
+        }
+    }
+
+    fn deliver(&mut self, (_, tuple, bytes): Packet) {
+        let IpAddr::V4(to) = tuple.local.ip() else { return };
+        let Ok(segment) = Segment::parse(&bytes) else { return };
+        if let Some(host) = self.hosts.get_mut(&to) {
+            if !host.silent {
+                let arrival = Arrival {
+                    label: FlowLabel::NONE,
+                    tuple: Some(tuple),
+                    ingress: self.now,
+                    via: 0,
+                    ecn: 0,
+                    segment_size: 0,
+                };
+                let _ = host.tcp.on_segment(self.now, arrival, &segment, segment.payload());
+            }
+            return;
+        }
+        let IpAddr::V4(from) = tuple.remote.ip() else { return };
+        let header = csp_wire::tcp::Repr::parse(&segment);
+        let packet = packets::tcp_packet(from, to, &header, segment.payload());
+        let record = packets::record(Flags::NONE, &packet);
+        self.core.on_record(self.now, 1, &record, None, &mut self.out);
+    }
+
+    /// Has everybody do what can be done at this instant; returns whether there was anything.
+    fn turn(&mut self) -> bool {
+        self.core.drive(self.now, &mut self.out);
+        let mut sent: Vec<(FourTuple, Vec<u8>)> = std::mem::take(&mut self.out.packets);
+        let mut any = !sent.is_empty() || self.core.is_unfinished();
+        for host in self.hosts.values_mut() {
+            any |= host.run(self.now);
+            while let Some(transmit) = host.tcp.poll_transmit(self.now) {
+                any = true;
+                let FourTuple { local, remote } = transmit.tuple;
+                let Some(header) = transmit.header else { continue };
+                let mut bytes = vec![0; header.header_len()];
+                header.emit(&mut bytes).unwrap();
+                transmit.payload().for_each(|slice| bytes.extend_from_slice(slice));
+                sent.push((FourTuple { local: remote, remote: local }, bytes));
+            }
+        }
+        for (tuple, bytes) in sent {
+            let loses = self.loses;
+            if loses == 0 || self.below(loses) > 0 {
+                self.on_the_way.push((self.now + DELAY, tuple, bytes));
+            }
+        }
+        any
+    }
+
+    /// Returns the servers' open connections and whether each is down.
+    pub fn members(&self) -> Vec<(u32, bool)> {
+        let services = self.core.services();
+        let members = services.iter().flat_map(|service| &service.members);
+        let is_down = |state| matches!(state, Some(csp_proxy_core::PlainState::Down { .. }));
+        members.map(|member| (member.open, is_down(member.plain))).collect()
+    }
+
+    /// Checks that nothing is left of any connection.
+    pub fn assert_empty(&self, why: &str) {
+        assert_eq!(self.core.flow_count(), 0, "{why}: flows");
+        assert_eq!(self.core.budget_reserved(), 0, "{why}: memory for windows");
+        assert!(self.members().iter().all(|(open, _)| *open == 0), "{why}: {:?}", self.members());
+        let occupancy = self.core.tcp().occupancy();
+        assert_eq!(occupancy.connections.0, 0, "{why}: connections of the engine");
+    }
+}

@@ -1,0 +1,151 @@
+//! Plain servers: nginx on kernel TCP, on a host without software of the cluster, behind a VIP.
+#![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use csp_cluster::configs::CLIENT_ADDRESS;
+use csp_cluster::testing::SERVING_DEADLINE;
+use csp_cluster::{Cluster, Process, Tier, VIP, testing, wait_until};
+
+/// Ports of the VIP: a service of plain servers, one that a program of the cluster shares, and one whose
+/// server is told the client's address.
+const PLAIN: u16 = 8090;
+const MIXED: u16 = 8091;
+const TOLD: u16 = 8092;
+/// Ports of the servers, and the one that expects the PROXY protocol.
+const SERVERS: [u16; 2] = [18_081, 18_082];
+const EXPECTS_HEADER: u16 = 18_083;
+const FILE_LEN: usize = 20 << 20;
+
+fn policy() -> String {
+    let plain = |port: u16| format!("{{address: {CLIENT_ADDRESS}, port: {port}}}");
+    let [first, second] = SERVERS.map(plain);
+    let told = plain(EXPECTS_HEADER);
+    format!(
+        "apiVersion: csp/v1
+services:
+  - {{name: web, vip: {VIP}, port: 80, pool: [{{node: an-1, port: 80}}]}}
+  - {{name: plain, vip: {VIP}, port: {PLAIN}, pool: [{first}, {second}]}}
+  - {{name: mixed, vip: {VIP}, port: {MIXED}, pool: [{{node: an-1, port: 80}}, {first}]}}
+  - {{name: told, vip: {VIP}, port: {TOLD}, pool: [{told}], servers: {{proxy_protocol: v2}}}}
+egress:
+  - {{address: 10.76.0.101, destinations: [10.76.0.0/24]}}
+"
+    )
+}
+
+/// Starts nginx without the filter on the client's host; every answer names its port.
+fn server(cluster: &Cluster, port: u16) -> Process {
+    let dir = cluster.scratch().join(format!("plain-{port}"));
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("big"), big()).unwrap();
+    let listen = if port == EXPECTS_HEADER { format!("{port} proxy_protocol") } else { port.to_string() };
+    let shown = dir.display();
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|kind| format!("{kind}_temp_path {shown}/{kind};\n"))
+        .concat();
+    let conf = format!(
+        "daemon off;\nworker_processes 1;\npid {shown}/pid;\nerror_log {shown}/error.log;\nuser root;\n\
+         events {{ worker_connections 1024; }}\nhttp {{\naccess_log off;\nclient_max_body_size 100m;\n{temporary}\
+         server {{\nlisten {listen};\nroot {shown};\n\
+         location = /who {{ return 200 \"{port} $proxy_protocol_addr\\n\"; }}\n\
+         location = /length {{ proxy_pass http://127.0.0.1:{port}/length_of_body; }}\n\
+         location = /length_of_body {{ return 200 \"$content_length\\n\"; }}\n}}\n}}\n"
+    );
+    let file = dir.join("nginx.conf");
+    fs::write(&file, conf).unwrap();
+    let mut command = cluster.client.command("nginx");
+    command.args(["-c", &file.display().to_string()]);
+    let server = Process::spawn("a plain nginx", command, &dir.join("log")).unwrap();
+    let listens = || cluster.client.output("sh", &["-c", &format!("ss -ltn | grep -q :{port}")]).unwrap();
+    wait_until("a plain nginx", SERVING_DEADLINE, || listens().status.success().then_some(())).unwrap();
+    server
+}
+
+fn big() -> Vec<u8> {
+    (0..FILE_LEN).map(|n| (n as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect()
+}
+
+/// Makes requests, each on a connection of its own; returns how many got which answer.
+fn answers(cluster: &Cluster, port: u16, requests: u32) -> BTreeMap<String, u32> {
+    let url = format!("http://{VIP}:{port}/who");
+    let loop_ = format!("for n in $(seq {requests}); do curl -s -m 10 {url} || echo failed $?; done");
+    let out = cluster.client.run("sh", &["-c", &loop_]).unwrap();
+    let mut counts = BTreeMap::new();
+    for line in out.lines() {
+        *counts.entry(line.trim().to_owned()).or_insert(0) += 1;
+    }
+    counts
+}
+
+fn both(counts: &BTreeMap<String, u32>, requests: u32) -> bool {
+    SERVERS.iter().all(|port| counts.get(&port.to_string()).is_some_and(|count| *count >= requests / 3))
+        && counts.values().sum::<u32>() == requests
+        && counts.len() == 2
+}
+
+fn bytes_in_both_directions(cluster: &Cluster) {
+    let into = cluster.scratch().join("got");
+    let shown = into.display().to_string();
+    cluster
+        .client
+        .run("curl", &["-sS", "-m", "60", "-o", &shown, &format!("http://{VIP}:{PLAIN}/big")])
+        .unwrap();
+    assert!(fs::read(&into).unwrap() == big(), "the download differs");
+    let file = format!("@{}", cluster.scratch().join(format!("plain-{}/big", SERVERS[0])).display());
+    let url = format!("http://{VIP}:{PLAIN}/length");
+    let out = cluster.client.run("curl", &["-sS", "-m", "60", "--data-binary", &file, &url]).unwrap();
+    assert_eq!(out.trim(), FILE_LEN.to_string(), "the upload arrives");
+}
+
+fn state_of(cluster: &Cluster, port: u16) -> String {
+    let out = cluster.cspctl(&["services"]).unwrap();
+    let of = |line: &&str| line.contains(&format!("{CLIENT_ADDRESS}:{port}"));
+    out.lines().find(of).unwrap_or_default().to_owned()
+}
+
+/// A server dies and comes back: no request fails, and its state can be seen.
+fn a_dead_server(cluster: &Cluster, first: Process) -> Process {
+    drop(first);
+    let counts = answers(cluster, PLAIN, 60);
+    assert_eq!(counts, BTreeMap::from([(SERVERS[1].to_string(), 60)]), "nobody sees the dead one");
+    let state = state_of(cluster, SERVERS[0]);
+    assert!(state.contains("down (pn-1: connection refused)"), "{state}");
+    let first = server(cluster, SERVERS[0]);
+    let up = || both(&answers(cluster, PLAIN, 30), 30).then_some(());
+    wait_until("the server to be used again", Duration::from_secs(45), up).unwrap();
+    let state = state_of(cluster, SERVERS[0]);
+    assert!(state.contains(" up ") && !state.contains("down"), "{state}");
+    first
+}
+
+fn apply(cluster: &Cluster, path: &Path) {
+    fs::write(path, policy()).unwrap();
+    cluster.cspctl(&["policy", "apply", &path.to_string_lossy()]).unwrap();
+}
+
+#[test]
+fn plain_servers_stand_behind_a_vip_beside_programs_of_the_cluster() {
+    let Some(mut cluster) = testing::lay_out("servers") else { return };
+    cluster.serve().unwrap();
+    let first = server(&cluster, SERVERS[0]);
+    let second = server(&cluster, SERVERS[1]);
+    let told = server(&cluster, EXPECTS_HEADER);
+    apply(&cluster, &cluster.scratch().join("servers.yaml"));
+    let counts = answers(&cluster, PLAIN, 60);
+    assert!(both(&counts, 60), "{counts:?}\n{}", cluster.all_logs());
+    bytes_in_both_directions(&cluster);
+    let counts = answers(&cluster, MIXED, 40);
+    let plain = counts.get(&SERVERS[0].to_string()).copied().unwrap_or(0);
+    assert!((10..=30).contains(&plain), "the program of the cluster gets the others: {counts:?}");
+    let counts = answers(&cluster, TOLD, 3);
+    assert_eq!(counts, BTreeMap::from([(format!("{EXPECTS_HEADER} {CLIENT_ADDRESS}"), 3)]));
+    let first = a_dead_server(&cluster, first);
+    assert!(cluster.metric(Tier::ProxyNode, "csp_joined_bytes_total", "").unwrap() >= 2.0 * FILE_LEN as f64);
+    assert_eq!(cluster.casualties(), "");
+    cluster.stop().unwrap();
+    drop((first, second, told));
+}
