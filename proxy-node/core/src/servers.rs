@@ -252,24 +252,30 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Ends the other one of two connections when one of them has left the stage in which it belonged to it.
     pub(super) fn part(&mut self, label: FlowLabel, stage: Stage) {
         match stage {
-            Stage::Calling(Call { server, .. }) => {
-                if self.cx.flows.get(server).is_some_and(|flow| flow.stage == Stage::Called(label)) {
-                    self.cx.abort_client(server);
-                    self.remove_flow(server);
-                }
+            Stage::Calling(Call { server, .. }) if self.stage_is(server, |at| at == Stage::Called(label)) => {
+                self.cx.abort_client(server);
+                self.remove_flow(server);
             }
-            Stage::Joined(Joint { peer, .. }) => {
-                let joined = self.cx.flows.get(peer).map(|flow| flow.stage);
-                if matches!(joined, Some(Stage::Joined(joint)) if joint.peer == label) {
-                    self.reset_after_written(peer);
-                }
+            Stage::Joined(Joint { peer, .. }) if self.stage_is(peer, |at| at.is_joined_to(label)) => {
+                self.reset_after_written(peer);
             }
             _ => {}
         }
     }
 }
 
+impl<O: ProxyOutput, S> Turn<'_, O, S> {
+    fn stage_is(&self, label: FlowLabel, wanted: impl Fn(Stage) -> bool) -> bool {
+        self.cx.flows.get(label).is_some_and(|flow| wanted(flow.stage))
+    }
+}
+
 impl Stage {
+    /// Returns whether bytes pass between this connection and `label`.
+    fn is_joined_to(&self, label: FlowLabel) -> bool {
+        matches!(self, Stage::Joined(joint) if joint.peer == label)
+    }
+
     /// Returns whether this is a client's whose connection to a server is `label`.
     fn calls(&self, label: FlowLabel) -> bool {
         matches!(self, Stage::Calling(call) if call.server == label)
