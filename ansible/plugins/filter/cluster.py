@@ -173,6 +173,31 @@ def serves(entry, generation):
     return entry["policy_generation"] == generation and entry.get("policy_state") == "active"
 
 
+def vips_held(document, node):
+    """Returns the names of the VIP groups that a network node holds. `document` is `cspctl vips --output json`."""
+    return [group["name"] for group in document["groups"] if node in (group["holder"], *group.get("others", []))]
+
+
+def vips_movable(document, node, nodes):
+    """Returns the names of the VIP groups that a network node holds and another one can take over: one that takes part in the
+    group's election, is ready and does not drain. `nodes` is `cspctl nodes --output json`."""
+    able = {entry["id"] for entry in nodes["nodes"] if entry["state"] == "ready" and not entry["draining"]} - {node}
+    heirs = {group["name"]: able & set(group["nodes"]) for group in document["groups"]}
+    return [name for name in vips_held(document, node) if heirs[name]]
+
+
+def vips_left(document, node, names):
+    """Returns why the VIP groups `names` are not at other network nodes than `node` yet, a line each; an empty list if all are."""
+    problems = [f"{node} does not say what it holds: {silent['error']}" for silent in document.get("unreachable", []) if silent["node"] == node]
+    held = vips_held(document, node)
+    for group in document["groups"]:
+        if group["name"] in names and group["name"] in held:
+            problems.append(f"VIP group {group['name']} is still at {node}")
+        elif group["name"] in names and not group["holder"]:
+            problems.append(f"no network node answers for VIP group {group['name']}")
+    return problems
+
+
 class FilterModule:
     def filters(self):
         return {
@@ -192,4 +217,7 @@ class FilterModule:
             "metric_sum": metric_sum,
             "started": started,
             "node_problems": node_problems,
+            "vips_held": vips_held,
+            "vips_movable": vips_movable,
+            "vips_left": vips_left,
         }
