@@ -18,6 +18,7 @@ PROJECT = pathlib.Path(__file__).resolve().parent.parent.parent
 # Node, its address on the SAN and on the LAN, its group.
 MEMBERS = [
     ("nn-1", "10.77.0.1", "", "csp_network_nodes"),
+    ("nn-2", "10.77.0.7", "", "csp_network_nodes"),
     ("pn-1", "10.77.0.2", None, "csp_proxy_nodes"),
     ("pn-2", "10.77.0.3", None, "csp_proxy_nodes"),
     ("an-1", "10.77.0.4", None, "csp_app_nodes"),
@@ -25,6 +26,8 @@ MEMBERS = [
     ("mn-1", "10.77.0.6", None, "csp_mgmt_nodes"),
 ]
 APPS = ["an-1", "an-2"]
+# The VIP's group. The first network node gets it back once it has been well for so long.
+GROUP, NETWORK_NODES, PREEMPT_DELAY_S = "web", ["nn-1", "nn-2"], 3
 # Members of etcd.
 ETCD = ["mn-1", "pn-1", "an-1"]
 
@@ -233,7 +236,8 @@ def policy(ports):
         {"name": f"web-{port}", "vip": VIP, "port": port, "pool": [{"node": node, "port": 80} for node in nodes]}
         for port, nodes in ports.items()
     ]
-    return {"apiVersion": "csp/v1", "services": services}
+    group = {"name": GROUP, "addresses": [VIP], "prefer": NETWORK_NODES, "preempt_delay_s": PREEMPT_DELAY_S}
+    return {"apiVersion": "csp/v1", "services": services, "vip_groups": [group]}
 
 
 def recap(text):

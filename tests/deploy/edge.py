@@ -3,7 +3,7 @@
 import time
 
 from identities import ADMIN, VIEWER
-from steps import TOGETHER, changed, check, load
+from steps import TOGETHER, changed, check, load, wait_held
 
 HOST, PROXY = "nn-1", "pn-3"
 LOAD_S = 4
@@ -22,6 +22,7 @@ def edge(cluster, out):
         check(nodes.get(name, {}).get("state") == "ready", f"{name} is {nodes.get(name)}")
     capabilities = host.ssh("grep -h Cap[EPI] /proc/$(systemctl show -P MainPID csp-edge-node)/task/*/status | awk '{print $2}' | sort -u").stdout.split()
     check(capabilities == ["0" * 16], f"threads of the edge have the capabilities {capabilities}")
+    wait_held(cluster, HOST)
     with load(cluster, out, "through the edge", tolerated=0) as result:
         time.sleep(LOAD_S)
     # A network node gives new connections to the proxy of its own process.
@@ -29,12 +30,27 @@ def edge(cluster, out):
     recap, _ = cluster.play("site", *TOGETHER)
     check(not changed(recap), f"a second run changed {changed(recap)}")
 
+    upgraded(cluster, out)
+
     cluster.edge[HOST]["csp_edge"] = False
     cluster.write_inventory()
     cluster.play("site", *TOGETHER)
     check(active(host) == ["csp-network-node", "csp-proxy-node"], f"{HOST} runs {active(host)}")
+    wait_held(cluster, HOST)
     with load(cluster, out, "through two processes", tolerated=0):
         time.sleep(LOAD_S)
+
+
+def upgraded(cluster, out):
+    """Restarts the edge as an upgrade does: its network node gives the VIP away, its proxy node drains."""
+    before = cluster.nodes()[HOST]["started_unix_ms"]
+    options = "upgrade_restart_always=true upgrade_window_s=2 csp_drain_deadline_s=5"
+    with load(cluster, out, "while the edge is upgraded", tolerated=0):
+        cluster.play("rolling-upgrade", "--limit", HOST, "--tags", "proxy_node", "--extra-vars", options)
+        moved = cluster.task_times("Drain the network node")
+    check(cluster.nodes()[HOST]["started_unix_ms"] > before, "the edge was not restarted")
+    check(sorted(moved) == [HOST], f"network nodes that gave their addresses to others: {sorted(moved)}")
+    wait_held(cluster, HOST)
 
 
 def accepted(cluster):

@@ -22,6 +22,7 @@ import root
 import scenario
 import steps
 import supplied
+import takeover
 import upgrades
 from cluster import Cluster
 from transcript import Failed, Transcript
@@ -153,7 +154,7 @@ def again(cluster, transcript):
     """Runs the steps that are named on the lines of standard input, by present code and collection."""
     try:
         for line in sys.stdin:
-            for module in [steps, edge, faults, identities, supplied, upgrades, scenario]:
+            for module in [steps, edge, faults, identities, supplied, takeover, upgrades, scenario]:
                 importlib.reload(module)
             cluster.copy_collection()
             cluster.write_inventory()

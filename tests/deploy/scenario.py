@@ -8,6 +8,7 @@ import edge
 import faults
 import identities
 import supplied
+import takeover
 import upgrades
 from cluster import APPS, ETCD, MEMBERS, policy
 from hosts import run as command
@@ -255,6 +256,7 @@ STEPS = [
     faults.full_disk,
     faults.clock_steps,
     reboot,
+    takeover.takeover,
     remove_and_add,
     upgrades.rolling_upgrade,
     upgrades.failed_upgrade,

@@ -4,6 +4,7 @@ import contextlib
 import json
 import pathlib
 import subprocess
+import time
 
 from cluster import VIP, policy
 from transcript import Failed
@@ -12,7 +13,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 CURL_S = 10
 # Nodes of a tier at once, where no connection can be lost: nothing runs yet, or nothing changes.
 TOGETHER = ["--extra-vars", "csp_serial=10"]
-NODES = {"nn-1": "network-node", "pn-1": "proxy-node", "pn-2": "proxy-node", "an-1": "app-node", "an-2": "app-node", "mn-1": "mgmt-node"}
+NODES = {"nn-1": "network-node", "nn-2": "network-node", "pn-1": "proxy-node", "pn-2": "proxy-node"}
+NODES |= {"an-1": "app-node", "an-2": "app-node", "mn-1": "mgmt-node"}
+# How long the election of a VIP's owner may take, with the time for which the preferred one has to be well.
+HELD_S = 20
 
 
 def check(condition, text):
@@ -60,6 +64,21 @@ def describe(out, what, result):
     out.note(f"{what}: {result['requests']} requests, {result['failures']} failures, longest pause {result['pause_ms']} ms, served by {dict(sorted(result['servers'].items()))}")
     for error in result["errors"][:5]:
         out.note(f"  after {error['to'] - error['from']:.2f} s: {error['error']}")
+
+
+def holder(cluster):
+    """Returns the network node that answers for the VIP, or nothing."""
+    (group,) = json.loads(cluster.cspctl("--output json vips"))["groups"]
+    check(not group.get("others"), f"several network nodes answer for the VIP: {group}")
+    return group["holder"]
+
+
+def wait_held(cluster, node):
+    """Waits until this network node answers for the VIP."""
+    deadline = time.monotonic() + HELD_S
+    while (held := holder(cluster)) != node:
+        check(time.monotonic() < deadline, f"{held} answers for the VIP, not {node}")
+        time.sleep(0.2)
 
 
 def apply(cluster, ports):

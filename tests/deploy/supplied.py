@@ -6,7 +6,7 @@ import platform
 import subprocess
 import time
 
-from cluster import APPS, PROJECT, VIP, policy
+from cluster import APPS, NETWORK_NODES, PROJECT, VIP, policy
 from hosts import run as command
 from steps import apply, check, curl
 
@@ -120,12 +120,12 @@ def drops(cluster, out, module, options):
 
 
 def awaited(cluster):
-    """Returns the instance once it runs."""
+    """Returns the first instance once those of all network nodes run."""
     deadline = time.monotonic() + SHOWN_S
     while True:
         nodes = json.loads(cluster.cspctl("--output json plugin list"))["nodes"]
         own = [one for node in nodes for one in node["instances"] if one["name"] == "own"]
-        if own and own[0]["supplied"]["state"] == "running":
+        if len(own) == len(NETWORK_NODES) and all(one["supplied"]["state"] == "running" for one in own):
             return own[0]
         check(time.monotonic() < deadline, f"the plug-in does not run: {own}")
         time.sleep(0.5)

@@ -3,7 +3,8 @@
 import re
 
 from hosts import run as command
-from steps import NODES, changed, check, load
+from cluster import NETWORK_NODES
+from steps import NODES, changed, check, load, wait_held
 
 # Kept-alive connections beside the load, how long their node may drain, and when after the restart of the node the client notices.
 KEPT, DRAIN_DEADLINE_S, NOTICED_S = 4, 15, 5
@@ -11,16 +12,20 @@ KEPT, DRAIN_DEADLINE_S, NOTICED_S = 4, 15, 5
 
 def rolling_upgrade(cluster, out):
     """rolling-upgrade.yml upgrades every node under load: no failed request; kept-alive connections end after the drain deadline only"""
-    version = newer_packages(cluster)
+    version, (first, second) = newer_packages(cluster), NETWORK_NODES
+    wait_held(cluster, first)
     before = {name: node["started_unix_ms"] for name, node in cluster.nodes().items()}
     with load(cluster, out, "while all nodes are upgraded", tolerated=0, kept=KEPT) as result:
         _, text = cluster.play("rolling-upgrade", "--extra-vars", f"csp_drain_deadline_s={DRAIN_DEADLINE_S} upgrade_window_s=2")
-        times = cluster.task_times("Drain the node")
+        times, moved = (cluster.task_times(f"Drain the {what}") for what in ["node", "network node"])
     for cost in re.findall(r"the other nodes counted [^\"]*", text):
         out.note(cost)
     after = {name: node["started_unix_ms"] for name, node in cluster.nodes().items()}
     check(all(after[name] > before[name] for name in before), "a daemon was not restarted")
     check(sorted(times) == ["an-1", "an-2", "pn-1", "pn-2"], f"drained: {sorted(times)}")
+    check(sorted(moved) == [first], f"network nodes that gave their addresses to others: {sorted(moved)}")
+    check(after[second] < after[first], f"{first}, which answered for the VIP, was restarted before {second}")
+    wait_held(cluster, first)
     for name, (begun, ended) in times.items():
         out.note(f"{name} drained for {ended - begun:.1f} s and was restarted {after[name] / 1000 - ended:.1f} s later")
     windows = [(times[name][1], after[name] / 1000 + NOTICED_S) for name in times]
