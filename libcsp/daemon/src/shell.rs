@@ -11,6 +11,7 @@ use csp_identity::Credentials;
 use csp_telemetry::{
     AdminOptions, AdminServer, BuildInfo, ConditionState, Exposition, MetricWriter, Readiness,
 };
+use csp_types::NodeId;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -88,6 +89,7 @@ pub enum Event {
 /// The part of the control thread that all daemons share.
 #[derive(Debug)]
 pub struct Shell {
+    id: NodeId,
     /// Conditions for `/readyz`. The shell sets `control`, `policy` and `state`, the daemon the others.
     pub readiness: Readiness,
     credentials: Option<Credentials>,
@@ -154,6 +156,7 @@ impl Shell {
         let manager = ServiceManager::new(threads);
         manager.ready();
         Ok(Some(Shell {
+            id,
             readiness,
             credentials,
             control,
@@ -182,7 +185,11 @@ impl Shell {
     pub async fn next(&mut self) -> Event {
         loop {
             tokio::select! {
-                now = changed(&mut self.membership) => return Event::Membership(now),
+                now = changed(&mut self.membership) => {
+                    let own = now.nodes.get(&self.id);
+                    self.readiness.set_draining(own.is_some_and(|own| own.record.draining));
+                    return Event::Membership(now);
+                }
                 active = changed(&mut self.policy) => {
                     if let Some(active) = active {
                         return Event::Policy(active);

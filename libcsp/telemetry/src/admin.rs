@@ -1,10 +1,10 @@
-//! The HTTP endpoint of every daemon: `/metrics`, `/healthz`, `/readyz`, `/v1/node` and the daemon's own
-//! routes.
+//! The HTTP endpoint of every daemon: `/metrics`, `/healthz`, `/readyz`, `/in-service`, `/v1/node` and the
+//! daemon's own routes.
 //!
 //! Anyone who reaches the address may connect. Therefore the number of connections, the duration of a request
 //! and the length of its body are bounded ([`Limits`]); a connection that exceeds a bound is closed. A daemon
-//! with an identity serves over mutual TLS: liveness and readiness are public, the rest requires the viewer
-//! role. Every request carries its [`Caller`] as an extension.
+//! with an identity serves over mutual TLS: liveness, readiness and service are public, the rest requires the
+//! viewer role. Every request carries its [`Caller`] as an extension.
 
 mod access;
 mod connections;
@@ -79,7 +79,7 @@ impl Default for Limits {
 pub struct AdminOptions {
     /// Metrics, served at `/metrics`.
     pub metrics: Exposition,
-    /// Conditions, served at `/readyz`.
+    /// Conditions, served at `/readyz`; whether the node is in service, at `/in-service`.
     pub readiness: Readiness,
     /// The node's registration (`csp_control::NodeRecord`), served at `/v1/node`.
     pub node: Value,
@@ -145,6 +145,13 @@ impl AdminServer {
 
 fn router(options: AdminOptions, limits: Limits) -> Router {
     let AdminOptions { metrics, readiness, node, routes, guarded, .. } = options;
+    let asked = readiness.clone();
+    let in_service = move || async move {
+        match asked.in_service() {
+            true => (StatusCode::OK, "yes\n"),
+            false => (StatusCode::SERVICE_UNAVAILABLE, "no\n"),
+        }
+    };
     let for_viewers = Router::new()
         .route("/metrics", get(render_metrics).with_state(metrics))
         .route("/v1/node", get(|| async move { Json(node) }))
@@ -153,6 +160,7 @@ fn router(options: AdminOptions, limits: Limits) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(render_readiness).with_state(readiness))
+        .route("/in-service", get(in_service))
         .merge(for_viewers)
         .merge(guarded)
         // A route that accepts larger bodies sets its own limit.

@@ -1,6 +1,7 @@
 //! The named conditions behind `/readyz`: whether a daemon can do its work, and if not, why.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use csp_api::{Condition, ConditionState};
@@ -9,6 +10,7 @@ use csp_api::{Condition, ConditionState};
 #[derive(Clone, Debug, Default)]
 pub struct Readiness {
     conditions: Arc<Mutex<BTreeMap<String, (ConditionState, String)>>>,
+    draining: Arc<AtomicBool>,
 }
 
 impl Readiness {
@@ -21,6 +23,16 @@ impl Readiness {
     pub fn set(&self, name: &str, state: ConditionState, reason: impl Into<String>) {
         let mut conditions = self.conditions.lock().unwrap_or_else(PoisonError::into_inner);
         conditions.insert(name.to_owned(), (state, reason.into()));
+    }
+
+    /// Sets whether the node drains. It is ready nevertheless, but not in service.
+    pub fn set_draining(&self, draining: bool) {
+        self.draining.store(draining, Ordering::Relaxed);
+    }
+
+    /// Returns whether the node is ready and does not drain.
+    pub fn in_service(&self) -> bool {
+        self.ready() && !self.draining.load(Ordering::Relaxed)
     }
 
     /// Returns all conditions, ordered by name.

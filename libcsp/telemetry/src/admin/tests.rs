@@ -60,8 +60,13 @@ async fn it_serves_health_readiness_metrics_and_the_daemons_own_routes() {
     let (status, _, body) = get_path(address, "/readyz").await;
     assert_eq!(status, 503);
     assert!(body.contains("lan0 is down") && body.contains("\"ready\":false"), "{body}");
+    assert_eq!(get_path(address, "/in-service").await.0, 503);
     readiness.set("lan", ConditionState::Ok, "");
     assert_eq!(get_path(address, "/readyz").await.0, 200);
+    assert_eq!(get_path(address, "/in-service").await.0, 200);
+    readiness.set_draining(true);
+    assert_eq!(get_path(address, "/readyz").await.0, 200, "a node that drains is ready");
+    assert_eq!(get_path(address, "/in-service").await.0, 503);
 
     server.shutdown().await;
     TcpStream::connect(address).await.unwrap_err();

@@ -145,6 +145,7 @@ async fn strangers_see_whether_it_lives_and_no_more() {
     assert_eq!(ask(&mut stream, "/healthz").await, (200, "ok\n".to_owned()));
     let (status, body) = ask(&mut stream, "/readyz").await;
     assert_eq!((status, body.contains("lan")), (200, false), "{body}");
+    assert_eq!(ask(&mut stream, "/in-service").await, (200, "yes\n".to_owned()));
     let (status, body) = ask(&mut stream, "/metrics").await;
     assert_eq!(status, 401);
     assert!(body.contains("cspctl pki issue"), "{body}");
