@@ -129,7 +129,7 @@ deb: packages-deb ## Debian packages in target/deb (PROFILE=release is faster)
 	@packaging/deb.sh $(dir $(RELEASE))$(PROFILE) $(dir $(RELEASE))deb
 
 .PHONY: test-deploy
-test-deploy: deb ## the Ansible collection against seven booted hosts: install, upgrade, faults, certificates, nodes in and out (root, 35 minutes; DEPLOY=...)
+test-deploy: deb ## the Ansible collection against eight booted hosts: install, upgrade, faults, certificates, nodes in and out (root, 35 minutes; DEPLOY=...)
 	@tests/setup/packages.sh $(PACKAGES_DEPLOY)
 	@tests/deploy/install.sh $(dir $(RELEASE))$(PROFILE)
 	@tests/deploy/signing.sh
@@ -172,9 +172,9 @@ test-faults: packages-test ## daemons and programs killed, stopped and crowded: 
 	$(CARGO) test --release --locked -p csp-context --test program $(FEATURES) -- --ignored --nocapture
 
 .PHONY: test-front
-test-front: packages-test ## network nodes of one LAN that take over from each other: killed, stopped, cables pulled, drained, busy; times and connections (root, an idle machine, 6 minutes; ROUNDS=20 SECONDS=600)
+test-front: packages-test ## network nodes of one LAN that take over from each other: killed, stopped, cables pulled, drained, busy; two at once behind a router (ECMP); times and connections (root, an idle machine, 9 minutes; ROUNDS=20 SECONDS=600)
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
-	ROUNDS=$(ROUNDS) SECONDS=$(SECONDS) $(CARGO) test --release --locked -p csp-cluster --test takeover $(FEATURES) -- --ignored --nocapture --test-threads 1
+	ROUNDS=$(ROUNDS) SECONDS=$(SECONDS) $(CARGO) test --release --locked -p csp-cluster --test takeover --test ecmp $(FEATURES) -- --ignored --nocapture --test-threads 1
 
 .PHONY: test-formats
 test-formats: packages-formats ## SBE against the official sbe-tool: its codecs make the vectors anew, and read what csp-formats writes (Maven, 2 minutes; SEED=, MESSAGES=)

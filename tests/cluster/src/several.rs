@@ -8,6 +8,7 @@
 //! ```
 //! The network nodes have a LAN each, and own all addresses ([`Lans::Apart`]); or they share one, and each
 //! owns a VIP and an egress address ([`Lans::Shared`]), or is given them by election ([`Lans::Elected`]).
+//! Or a router spreads the clients' packets over both ([`Lans::Routed`]).
 //! Every application host runs nginx and the upload application under `csp-run`.
 
 mod lans;
@@ -75,7 +76,8 @@ pub struct Several {
     members: Vec<Member>,
     /// The clients' hosts: the first on the LAN of `nn-1`, the second on that of `nn-2`.
     pub clients: [Host; 2],
-    _switches: [Host; 2],
+    /// The bridge of the SAN; that of the clients' LAN, or their router.
+    switches: [Host; 2],
     /// The network nodes' LANs.
     pub lans: Lans,
     scratch: Scratch,
@@ -118,23 +120,14 @@ impl Several {
         }
         let clients = [Host::new(tag, "client-1")?, Host::new(tag, "client-2")?];
         for (at, client) in clients.iter().enumerate() {
-            let network_node = &members[at].host;
-            match lans {
-                Lans::Apart => client.join("lan0", network_node, "lan0")?,
-                Lans::Shared | Lans::Elected => {
-                    for (host, port) in [(client, format!("client-{at}")), (network_node, format!("nn-{at}"))]
-                    {
-                        host.join("lan0", &lan_switch, &port)?;
-                        lan_switch.ip(&["link", "set", &port, "master", "lan"])?;
-                    }
-                }
-            }
-            client.address("lan0", &format!("10.76.0.{}/24", at + 1))?;
-            client.address("lan0", &format!("{}/24", lans.outside(at).0))?;
+            lans.connect(at, client, &members[at].host, &lan_switch)?;
         }
-        let (programs, _switches) = (Vec::new(), [switch, lan_switch]);
-        let several = Several { programs, members, clients, _switches, lans, scratch, binaries };
+        let (programs, switches) = (Vec::new(), [switch, lan_switch]);
+        let several = Several { programs, members, clients, switches, lans, scratch, binaries };
         several.write_files(san)?;
+        if lans == Lans::Routed {
+            several.route([1, 1])?;
+        }
         Ok(several)
     }
 
@@ -143,7 +136,7 @@ impl Several {
         let [of_network, of_proxy, of_processes] = san.providers();
         for Member { tier, place, .. } in &self.members {
             let text = match tier {
-                Tier::NetworkNode => place.network_node(dir, of_network),
+                Tier::NetworkNode => self.lans.network_node(place, dir, of_network),
                 Tier::ProxyNode => place.proxy_node(dir, of_proxy),
                 Tier::AppNode => place.app_node(dir, of_processes, &self.socket(place.id)),
                 Tier::MgmtNode => configs::mgmt_node(dir),
