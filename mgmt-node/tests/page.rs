@@ -281,16 +281,17 @@ fn the_parts_of_the_planes_read_only_fields_that_the_answers_have() {
         include_str!("../../libcsp/api/src/contexts.rs"),
         include_str!("../../libcsp/api/src/handlers.rs"),
         include_str!("../../libcsp/api/src/plugins.rs"),
+        include_str!("../../libcsp/api/src/mgmt/cluster.rs"),
     ];
-    assert_eq!(bodies.iter().map(|body| body.matches("rename").count()).sum::<usize>(), 1);
+    assert_eq!(bodies.iter().map(|body| body.matches("rename = ").count()).sum::<usize>(), 1);
     let declared = bodies.iter().flat_map(|body| body.lines());
     let declared =
         declared.filter_map(|line| Some(line.trim().strip_prefix("pub ")?.split_once(':')?.0.to_owned()));
-    let others = ["all", "allSettled", "sort", "then", "values", "height", "now", "match"];
+    let others = ["all", "allSettled", "sort", "then", "values", "height", "now", "match", "has"];
     check(
         include_str!("../web/planes.js"),
         &declared.collect(),
         &others,
-        &["stops_total", "released_bytes_total"],
+        &["stops_total", "released_bytes_total", "held_ms", "draining"],
     );
 }

@@ -1,4 +1,4 @@
-// The parts of the operations page about information flows, handlers of messages and packet plug-ins. What a cluster does not use is not
+// The parts of the operations page about VIP groups, information flows, handlers of messages and packet plug-ins. What a cluster does not use is not
 // shown. Its helpers are those of app.js.
 "use strict";
 
@@ -96,6 +96,24 @@ function drawHandlers(contexts, handlers) {
     stages.map(row)), missing(contexts.unreachable));
 }
 
+function drawVips(view, nodes) {
+  byId("vips-section").hidden = !view.groups.length;
+  if (!view.groups.length) return;
+  const draining = new Set(nodes.filter((n) => n.draining).map((n) => n.id));
+  const holder = (g) => {
+    if (g.holder === null) return mark("bad", "✕", "nobody", "no network node answers for these addresses");
+    if (g.others.length) return mark("bad", "✕", [g.holder, ...g.others].join(" "), "several network nodes answer: a fault of the network");
+    return draining.has(g.holder) ? mark("warn", "▲", g.holder, "it drains, and no other one can take the group over") : mark("good", "●", g.holder);
+  };
+  const candidate = (node) => h("div", {}, node, draining.has(node) ? mark("warn", " ▲", "drains") : null);
+  const row = (g) => [
+    h("strong", {}, g.name), g.addresses.map((one) => h("div", {}, h("code", {}, one))), holder(g),
+    g.held_ms === null ? "–" : span(g.held_ms), `${g.votes} of ${g.voters}`, String(g.epoch), g.nodes.map(candidate)];
+  put("vips", table("Groups of virtual addresses and the network nodes that hold them", [["Group", "nowrap"], ["Addresses"],
+    ["Held by", "nowrap"], ["Since", "number"], ["Votes", "number"], ["Epoch", "number"], ["Network nodes", "nowrap"]],
+    view.groups.map(row)), missing(view.unreachable));
+}
+
 function drawPlugins(view, now) {
   const rules = together(view.nodes.flatMap((n) => n.rules), (r) => r.name, ["packets_total", "bytes_total"]);
   const instances = together(view.nodes.flatMap((n) => n.instances), (i) => i.name, ["packets_total", "bytes_total", "dropped_total"]);
@@ -152,6 +170,7 @@ async function ask(path) {
 async function refreshPlanes() {
   if (document.hidden) return;
   const parts = [
+    Promise.all([ask("api/v1/vip-groups"), ask("api/v1/nodes")]).then(([view, cluster]) => drawVips(view, cluster.nodes)),
     ask("api/v1/quality").then((view) => drawQuality(view, Date.now())),
     Promise.all([ask("api/v1/contexts"), ask("api/v1/handlers")]).then(([contexts, handlers]) => drawHandlers(contexts, handlers)),
     ask("api/v1/plugins").then((view) => drawPlugins(view, Date.now())),
