@@ -93,6 +93,14 @@ pub(crate) struct Left {
     pub in_flight: u64,
 }
 
+impl Peer {
+    /// Returns whether nothing waits for the peer or is in flight to it, and its connection has room.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        !self.parked && self.queue.is_empty() && self.queue.in_flight() == 0
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Peers {
     slots: Vec<Peer>,
@@ -328,6 +336,19 @@ impl Peers {
                 ch.roomy.remove(&mut self.turns, index);
             }
             self.refresh(ch, index);
+        }
+    }
+
+    /// Counts a message that was passed on to an idle receiver without its queue.
+    #[inline]
+    pub fn passed_on(&mut self, ch: &mut Channel, index: u32) {
+        let Some(peer) = self.slots.get_mut(index as usize) else { return };
+        peer.queue.counters.queued += 1;
+        peer.queue.counters.taken += 1;
+        ch.counters.queued += 1;
+        ch.counters.taken += 1;
+        if peer.role == Some(Role::Puller) {
+            ch.roomy.rotate(&mut self.turns, index);
         }
     }
 

@@ -13,6 +13,7 @@
 
 mod api;
 mod channels;
+mod direct;
 mod discard;
 mod distribution;
 mod feeds;

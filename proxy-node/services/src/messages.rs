@@ -14,6 +14,7 @@ mod batch;
 mod channels;
 mod connections;
 mod contexts;
+mod direct;
 mod flows;
 mod formats;
 mod framing;
@@ -50,6 +51,7 @@ use thiserror::Error;
 use self::channels::{Bound, Channels};
 use self::connections::Connections;
 use self::contexts::Elsewhere;
+use self::direct::Direct;
 use self::inbound::UnknownCounters;
 use self::keys::Entropy;
 use self::paths::Paths;
@@ -135,6 +137,7 @@ pub struct MessageBroker {
     channels: Channels,
     connections: Connections,
     sending: Sending,
+    direct: Direct,
     zmtp: ZmtpCounters,
     refusals: Refusals,
     paths: Paths,
@@ -159,6 +162,7 @@ impl MessageBroker {
             channels: Channels::default(),
             connections: Connections::default(),
             sending: Sending::default(),
+            direct: Direct::default(),
             zmtp: ZmtpCounters::default(),
             refusals: Refusals::default(),
             paths: Paths::default(),

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use common::client::null_handshake;
+use common::end::Clients;
 use common::{End, message, of_channels, ready, subscribe};
 use csp_messages::{Budget, ChannelConfig, ChannelKind, FullQueue, HashKey, QueueLimits};
 use csp_proxy_core::service::local::{LocalServices, Step};
@@ -98,7 +99,7 @@ impl World {
         let step = self.broker.serve(
             self.now,
             Self::label(n),
-            self.ends.get_mut(&n).unwrap(),
+            &mut Clients(&mut self.ends),
             &mut OutputLink::default(),
         );
         self.steps.insert(n, step);
@@ -118,7 +119,7 @@ impl World {
                     self.serve(n);
                 }
             }
-            if let Some(lent) = self.broker.take_lent() {
+            while let Some(lent) = self.broker.take_lent() {
                 self.engine.as_ref().unwrap().borrow_mut().give_back(lent);
             }
         }

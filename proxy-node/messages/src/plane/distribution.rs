@@ -284,6 +284,38 @@ impl Distribution {
         Ok(Published { sequence, receivers, dropped: found - receivers, yields: false })
     }
 
+    /// Passes a message that has arrived on to its receivers without storing it: `take` is called with their
+    /// indices, if there are any. Returns their number; `None` if `take` refuses, or the message has to be
+    /// examined by [`fan_out`](Self::fan_out).
+    #[inline]
+    pub(super) fn pass_on<'a>(
+        &mut self,
+        (slot, ch): (u16, &mut Channel),
+        (frames, parts): (&[u32], impl Iterator<Item = &'a [u8]>),
+        take: impl FnOnce(&[u32]) -> bool,
+    ) -> Option<u32> {
+        if ch.backlog_limits().is_some() {
+            let puller = ch.roomy.front()?;
+            if !take(&[puller]) {
+                return None;
+            }
+            self.receivers.peers.passed_on(ch, puller);
+            return Some(1);
+        }
+        self.check_topic(frames).ok()?;
+        let Receivers { peers, subscriptions, matched, .. } = &mut self.receivers;
+        let topic_len = subscriptions.topic_len_max().min(*frames.first()? as usize);
+        let topic = gather(&mut self.topic, parts, topic_len)?;
+        matched.clear();
+        subscriptions.matches(slot, topic, |subscriber| matched.push(subscriber));
+        if !matched.is_empty() && !take(matched) {
+            return None;
+        }
+        ch.counters.unmatched += u64::from(matched.is_empty());
+        matched.iter().for_each(|subscriber| peers.passed_on(ch, *subscriber));
+        Some(matched.len() as u32)
+    }
+
     /// Queues a stored message for all subscribers of its topic. Takes over one reference.
     pub fn fan_out_stored(
         &mut self,

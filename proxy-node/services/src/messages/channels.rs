@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use csp_messages::{ChannelId, MessagePlane};
+use csp_messages::{ChannelId, MessagePlane, PeerId};
 use csp_types::Instant;
 use csp_zmtp::{Config as ZmtpConfig, Connection};
 
+use super::direct::RECEIVERS_MAX;
 use super::inbound::UnknownCounters;
 use super::keys::Entropy;
 use super::spec::ChannelSpec;
@@ -22,13 +23,16 @@ pub(super) struct Bound {
     /// Messages that were refused while their peers stay.
     pub refused: u64,
     pub unknown: UnknownCounters,
+    /// Receivers that may be idle when a publisher is served.
+    pub near: Vec<PeerId>,
 }
 
 impl Bound {
     /// A channel that the plane has as `id`.
     pub fn new(spec: ChannelSpec, id: ChannelId, zmtp: ZmtpConfig) -> Self {
         let unknown = UnknownCounters::default();
-        Bound { spec, id, zmtp: Arc::new(zmtp), malformed: 0, refused: 0, unknown }
+        let near = Vec::with_capacity(RECEIVERS_MAX);
+        Bound { spec, id, zmtp: Arc::new(zmtp), malformed: 0, refused: 0, unknown, near }
     }
 
     /// Begins the connection of a ZeroMQ peer.

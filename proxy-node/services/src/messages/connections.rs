@@ -172,6 +172,23 @@ impl Connections {
         self.peers.get(label).filter(|peer| peer.id == Some(id))
     }
 
+    /// Returns a connection.
+    #[inline]
+    pub fn get(&self, label: FlowLabel) -> Option<&Peer> {
+        self.peers.get(&label)
+    }
+
+    /// Returns a connection, to write to it.
+    #[inline]
+    pub fn get_mut(&mut self, label: FlowLabel) -> Option<&mut Peer> {
+        self.peers.get_mut(&label)
+    }
+
+    /// Returns the peer of the plane with this index that is connected.
+    pub fn at(&self, index: u32) -> Option<PeerId> {
+        self.peers.get(self.labels.get(index as usize)?)?.id.filter(|id| id.index == index)
+    }
+
     /// Returns the label of the connection of a receiver, which is about to be served; `None` if that is
     /// known already.
     pub fn queue(&mut self, id: PeerId) -> Option<FlowLabel> {

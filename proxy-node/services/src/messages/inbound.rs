@@ -1,5 +1,7 @@
 //! From a peer's stream to the plane: messages are published from the memory where they arrived.
 
+use std::ops::Range;
+
 use csp_messages::{AttachError, ChannelId, FRAMES_MAX, FormatId, MessagePlane, PublishError, Role};
 use csp_operators::FormatSet;
 use csp_proxy_core::service::ClientEnd;
@@ -7,6 +9,7 @@ use csp_quality::SharedLink;
 use csp_types::Instant;
 use csp_zmtp::{Connection, Counters, Cursor, Frame, Item, Message, SocketType};
 
+use super::direct::{Direct, wire_form};
 use super::flows::Classifier;
 use super::formats::identify;
 use super::framing::Speech;
@@ -28,6 +31,9 @@ const KEEP_FROM: usize = 8 * 1024;
 
 /// Capacity that a connection keeps for incomplete messages while it has none.
 const KEPT_LEN: usize = 64 * 1024;
+
+/// The message is not delivered directly.
+const NO_WIRE_FORM: Option<(usize, std::iter::Empty<&[u8]>)> = None;
 
 /// Messages that match none of a channel's formats.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,11 +64,19 @@ pub(super) struct Door<'a> {
     pub(super) yields: bool,
     /// Finds the information flow of a message, and the link that flows share, if they do.
     pub(super) flows: Option<(Classifier, &'a mut SharedLink)>,
+    /// Takes messages for receivers that wait for nothing.
+    pub(super) direct: Option<&'a mut Direct>,
 }
 
 impl Door<'_> {
+    /// Returns whether the visit ends although more could be processed.
+    #[inline]
+    fn ends_visit(&self) -> bool {
+        self.yields || self.direct.as_ref().is_some_and(|direct| direct.is_full())
+    }
+
     /// Publishes a message with frames of these lengths. `record` returns the slices of a frame, in which the
-    /// format is found.
+    /// format is found. `wire`: length and slices of what is written to a receiver, if that has arrived.
     fn publish<'a, R: Iterator<Item = &'a [u8]>>(
         &mut self,
         now: Instant,
@@ -70,6 +84,7 @@ impl Door<'_> {
         id: csp_messages::PeerId,
         (lens, bodies): (&[u32], impl Iterator<Item = &'a [u8]> + Clone),
         record: impl Fn(usize) -> R,
+        wire: Option<(usize, impl Iterator<Item = &'a [u8]>)>,
     ) -> Result<(), PublishError> {
         let format = identify([self.formats, self.brought], lens.len(), &record);
         let is_unknown = (self.formats.is_some() || self.brought.is_some()) && format == FormatId::UNKNOWN;
@@ -77,6 +92,18 @@ impl Door<'_> {
             self.unknown.arrived += 1;
             self.unknown.dropped += 1;
             return Ok(());
+        }
+        if let Some(direct) = &mut self.direct {
+            let wire = wire.filter(|_| direct.is_open());
+            let taken = wire.and_then(|(len, bytes)| {
+                let take = |found: &[u32]| direct.take(found, len, bytes);
+                plane.publish_directly(id, (lens, bodies.clone()), take)
+            });
+            if taken.is_some() {
+                self.unknown.arrived += u64::from(is_unknown);
+                return Ok(());
+            }
+            direct.close(); // later messages must not overtake this one
         }
         let done = match &mut self.flows {
             None => plane.publish_as(now, id, format, lens, bodies),
@@ -252,6 +279,9 @@ fn process(
         return process_prefixed(now, peer, view, plane, door, counters);
     }
     for _ in 0..MESSAGES_PER_VISIT {
+        if door.ends_visit() {
+            return true;
+        }
         let Speech::Zmtp(connection) = &mut peer.connection else { return false };
         let item = match connection.next(now, &mut cursor, counters) {
             Ok(Some(item)) => item,
@@ -297,9 +327,6 @@ fn process(
                     // A decrypted message stays with the connection.
                     peer.unpublished = Some(if is_sealed(&message) { connection.released() } else { start });
                     return false;
-                }
-                if door.yields {
-                    return true;
                 }
             }
         }
@@ -371,8 +398,8 @@ fn process_prefixed(
         let Some((start, (at, len))) = speech.next(&mut cursor, counters) else { return false };
         let Some(id) = peer.id else { continue };
         view.advance(at);
-        if publish(now, plane, id, view, &[Frame { at, len, header_len: 0 }], door) == Err(PublishError::Held)
-        {
+        let frame = Frame { at, len, header_len: 0 };
+        if publish(now, plane, id, view, (&[frame], None), door) == Err(PublishError::Held) {
             peer.held.push((at, len));
             peer.unpublished = Some(start);
             return false;
@@ -389,14 +416,18 @@ fn publish(
     plane: &mut MessagePlane,
     id: csp_messages::PeerId,
     view: View<'_, '_>,
-    frames: &[Frame],
+    (frames, wire): (&[Frame], Option<Range<u64>>),
     door: &mut Door<'_>,
 ) -> Result<(), PublishError> {
     let mut lens = [0; FRAMES_MAX];
     let lens = lens_of(frames, &mut lens)?;
+    let wire = wire.map(|wire| {
+        let len = (wire.end - wire.start) as usize;
+        (len, Bodies::new(view, std::iter::once((wire.start, len))))
+    });
     let frames = frames.iter().map(|frame| (frame.at, frame.len));
     let record = |at: usize| Bodies::new(view, frames.clone().skip(at).take(1));
-    door.publish(now, plane, id, (lens, Bodies::new(view, frames.clone())), record)
+    door.publish(now, plane, id, (lens, Bodies::new(view, frames.clone())), record, wire)
 }
 
 fn lens_of<'l>(frames: &[Frame], lens: &'l mut [u32; FRAMES_MAX]) -> Result<&'l [u32], PublishError> {
@@ -417,12 +448,13 @@ fn publish_message(
     door: &mut Door<'_>,
 ) -> Result<(), PublishError> {
     if !is_sealed(message) {
-        return publish(now, plane, id, view, message.frames(), door);
+        let wire = if door.direct.is_some() { wire_form(message) } else { None };
+        return publish(now, plane, id, view, (message.frames(), wire), door);
     }
     let mut lens = [0; FRAMES_MAX];
     let lens = lens_of(message.frames(), &mut lens)?;
     let bodies = message.frames().iter().filter_map(|frame| message.decrypted(frame));
-    door.publish(now, plane, id, (lens, bodies.clone()), |at| bodies.clone().skip(at).take(1))
+    door.publish(now, plane, id, (lens, bodies.clone()), |at| bodies.clone().skip(at).take(1), NO_WIRE_FORM)
 }
 
 /// Whether the bodies lie decrypted in the connection's memory, and not in the stream.
@@ -454,7 +486,8 @@ fn publish_held(
     let frames = peer.held.iter().copied();
     let record = |at: usize| Bodies::new(view, frames.clone().skip(at).take(1));
     let bodies = Bodies::new(view, frames.clone());
-    if door.publish(now, plane, id, (&lens[..count], bodies), record) == Err(PublishError::Held) {
+    if door.publish(now, plane, id, (&lens[..count], bodies), record, NO_WIRE_FORM) == Err(PublishError::Held)
+    {
         return false;
     }
     peer.held.clear();

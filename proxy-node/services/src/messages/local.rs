@@ -11,6 +11,7 @@ use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant, Owner};
 use csp_zmtp::Counters;
 
+use super::direct::Direct;
 use super::flows::Classifier;
 use super::framing::Speech;
 use super::given::Given;
@@ -96,10 +97,18 @@ impl LocalServices for MessageBroker {
     }
 
     fn serve(&mut self, now: Instant, label: FlowLabel, ends: &mut impl Ends, link: &mut OutputLink) -> Step {
-        match ends.client(label) {
+        let is_direct = link.shared().is_none() && self.begin_direct(label, ends);
+        let step = match ends.client(label) {
             Some(mut client) => self.serve_peer(now, label, &mut client, link),
             None => Step::Idle,
+        };
+        if is_direct {
+            let MessageBroker { direct, channels, connections, .. } = self;
+            let number = connections.get(label).map(|peer| peer.number);
+            let bound = number.and_then(|number| channels.get_mut(number));
+            direct.finish(bound, connections, ends);
         }
+        step
     }
 
     fn next_request(&mut self) -> Option<Request> {
@@ -215,6 +224,17 @@ impl LocalServices for MessageBroker {
 }
 
 impl MessageBroker {
+    /// Prepares direct delivery for the visit of a connection, if it is a publisher's that is not held back.
+    fn begin_direct(&mut self, label: FlowLabel, ends: &mut impl Ends) -> bool {
+        let MessageBroker { plane: Some(plane), channels, connections, direct, .. } = self else {
+            return false;
+        };
+        let sends = |peer: &&Peer| peer.held.is_empty() && peer.id.is_some_and(|id| plane.is_sender(id));
+        let peer = connections.get(label).filter(sends);
+        let bound = peer.and_then(|peer| channels.get_mut(peer.number));
+        bound.is_some_and(|bound| direct.begin(label, bound, plane, connections, ends))
+    }
+
     /// Serves the connection of a peer.
     fn serve_peer(
         &mut self,
@@ -229,6 +249,7 @@ impl MessageBroker {
             channels,
             connections,
             sending,
+            direct,
             zmtp,
             refusals,
             placement,
@@ -245,7 +266,8 @@ impl MessageBroker {
         let held = placement.holds(now, visit.peer, plane);
         let local = client.is_local();
         let flows = link.shared_mut().map(|link| (Classifier::begin(plane, visit.peer, local), link));
-        let door = bound.door(visit.peer.number, requested, refusals, flows);
+        let direct = direct.is_open().then_some(direct);
+        let door = bound.door(visit.peer.number, (requested, direct), refusals, flows);
         // The next request is read when the answer to the one before was sent.
         let is_pending = visit.peer.requests.as_ref().is_some_and(Requests::is_pending);
         let answering = is_pending || (visit.peer.requests.is_some() && !visit.peer.own.is_empty());
@@ -294,7 +316,7 @@ impl Bound {
     fn door<'a>(
         &'a mut self,
         number: u32,
-        requested: &'a Requested,
+        (requested, direct): (&'a Requested, Option<&'a mut Direct>),
         refusals: &'a mut Refusals,
         flows: Option<(Classifier, &'a mut SharedLink)>,
     ) -> Door<'a> {
@@ -311,6 +333,7 @@ impl Bound {
             refusals,
             yields: false,
             flows,
+            direct,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A client's end in memory, of which a test sees and says everything.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use csp_proxy_core::service::ClientEnd;
@@ -82,6 +83,29 @@ impl Ends for End {
     fn relate(&mut self, _: FlowLabel, _: FlowLabel) {}
     fn give_back(&mut self, buffer: Buffer) {
         assert!(ClientEnd::give_back(&mut &mut *self, buffer).is_none());
+    }
+}
+
+/// The ends of several clients, by the index of their labels.
+pub struct Clients<'a>(pub &'a mut BTreeMap<u32, End>);
+
+impl Ends for Clients<'_> {
+    fn client(&mut self, label: FlowLabel) -> Option<impl ClientEnd> {
+        self.0.get_mut(&(label.index() as u32))
+    }
+    fn upstream(&mut self, _: FlowLabel) -> Option<impl UpstreamEnd> {
+        None::<&mut End>
+    }
+    fn splice(&mut self, _: FlowLabel, _: FlowLabel, _: usize) -> usize {
+        0
+    }
+    fn end(&mut self, _: FlowLabel, _: Step) {
+        panic!("the broker ends only what is served");
+    }
+    fn relate(&mut self, _: FlowLabel, _: FlowLabel) {}
+    fn give_back(&mut self, buffer: Buffer) {
+        let engine = self.0.values().find_map(|end| end.engine.as_ref());
+        engine.expect("it has lent the buffer").borrow_mut().give_back(buffer);
     }
 }
 
