@@ -1,18 +1,17 @@
 //! From the plane to a peer's stream: the connection's own commands, then messages with their headers.
 
-use std::ops::Range;
-
 use csp_messages::{Delivery, MessagePlane, Turn};
 use csp_proxy_core::service::ClientEnd;
 use csp_types::Instant;
 use csp_zmtp::{CONTROL_LEN_MAX, Connection, Counters};
 
-use super::batch::{Batch, Mark};
+use super::batch::{Batch, Mark, Place};
 use super::framing::Speech;
 use super::peer::Peer;
 
-/// Largest number of messages written to a connection before others are served.
-pub(super) const MESSAGES_PER_VISIT: usize = 128;
+/// Largest number of messages written to a connection before others are served: more than are received in a
+/// visit, so that a queue that has formed is emptied again, and direct delivery goes on.
+pub(super) const MESSAGES_PER_VISIT: usize = 192;
 
 /// What bounds the messages that are written in one visit.
 pub(super) struct Bounds<'a> {
@@ -129,7 +128,7 @@ fn messages(
     let Some(id) = peer.id else { return false };
     let encoding = peer.connection.encoding();
     let (mut moved, mut room, mut mark) = (false, client.room(), Mark::default());
-    let mut run = 0..0;
+    let mut run = Place::default();
     for _ in 0..MESSAGES_PER_VISIT {
         if *allowed == 0 {
             break;
@@ -146,17 +145,19 @@ fn messages(
         };
         let message = (&delivery, &encoding, len);
         let mut place = batch.place(plane, message, &mut mark, client);
-        if place.is_none() && run.start == run.end && batch.renew(client) {
+        if place.is_none() && run.range.is_empty() && batch.renew(client) {
             mark = Mark::default();
             place = batch.place(plane, message, &mut mark, client);
         }
         let is_full = place.is_none();
-        if let Some(place) = place.filter(|place| run.len() + place.len() <= room) {
-            if place.start != run.end {
-                moved |= flush(client, batch, &mut run);
-                (room, run) = (client.room(), place.start..place.start);
+        if let Some(place) = place.filter(|place| run.range.len() + place.range.len() <= room) {
+            match (place.buffer, place.range.start) == (run.buffer, run.range.end) {
+                true => run.range.end = place.range.end,
+                false => {
+                    moved |= flush(client, batch, &mut run);
+                    (room, run) = (client.room(), place);
+                }
             }
-            run.end = place.end;
             delivered(peer, plane, &delivery);
             continue;
         }
@@ -172,14 +173,13 @@ fn messages(
 }
 
 /// Writes a run of messages. The caller has checked that there is room.
-fn flush(client: &mut impl ClientEnd, batch: &Batch, run: &mut Range<usize>) -> bool {
+fn flush(client: &mut impl ClientEnd, batch: &Batch, run: &mut Place) -> bool {
     let run = std::mem::take(run);
-    if run.start == run.end {
+    if run.range.is_empty() {
         return false;
     }
-    let len = run.len();
-    let written = batch.write(client, run);
-    debug_assert_eq!(written, len, "the room was looked at");
+    let written = batch.write(client, &run);
+    debug_assert_eq!(written, run.range.len(), "the room was looked at");
     true
 }
 
