@@ -183,7 +183,7 @@ async fn nodes_services_flows_and_traces_of_the_whole_cluster() {
 
     let services = mgmt.cspctl(&["services"]).await.exited(0).out;
     let row: Vec<&str> = services.lines().nth(1).expect("a row").split_whitespace().collect();
-    assert_eq!(row, ["web", "10.76.0.100:80", "an-1:80", "2", "7", "42", "1"], "{services}");
+    assert_eq!(row, ["web", "10.76.0.100:80", "an-1:80", "2", "processes", "7", "42", "1"], "{services}");
 
     let flows = mgmt.cspctl(&["flows", "--limit", "1"]).await.exited(0).out;
     assert!(

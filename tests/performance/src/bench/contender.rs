@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use csp_cluster::configs::{self, CLIENT_ADDRESS};
 use csp_cluster::steady::children;
 use csp_cluster::{Cluster, Host, Process, Tier, VIP, cpu_ns_of_all, wait_until};
 
@@ -30,6 +31,8 @@ const STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 pub enum Contender {
     /// This platform: network node, proxy node, nginx under the socket filter.
     Csp,
+    /// This platform in front of an nginx on kernel TCP, as a plain server of a pool.
+    CspPlain,
     /// nginx on kernel TCP, no proxy.
     Direct,
     /// The same with `sendfile off`: what a server costs that has its answers in memory.
@@ -48,8 +51,9 @@ pub enum Contender {
 
 impl Contender {
     /// All of them.
-    pub const ALL: [Contender; 8] = [
+    pub const ALL: [Contender; 9] = [
         Contender::Csp,
+        Contender::CspPlain,
         Contender::Direct,
         Contender::DirectCopied,
         Contender::HaproxyTcp,
@@ -66,6 +70,7 @@ impl Contender {
     pub const fn name(self) -> &'static str {
         match self {
             Contender::Csp => "CSP",
+            Contender::CspPlain => "CSP, plain server",
             Contender::Direct => "nginx directly",
             Contender::DirectCopied => "nginx directly, sendfile off",
             Contender::HaproxyTcp => "HAProxy TCP",
@@ -85,6 +90,7 @@ impl Contender {
     const fn port(self) -> u16 {
         match self {
             Contender::Csp => 80,
+            Contender::CspPlain => 83,
             Contender::Direct => 81,
             Contender::DirectCopied => 82,
             Contender::HaproxyTcp => 91,
@@ -157,6 +163,7 @@ pub fn start(cluster: &mut Cluster, layout: Layout, plan: &Plan) -> Result<(Vec<
     for contender in wanted.iter().filter(|one| !matches!(one, Contender::Csp | Contender::Direct)) {
         match contender {
             Contender::DirectCopied => all.push(plain(cluster, &sink, *contender)?),
+            Contender::CspPlain => all.push(behind(cluster, &sink)?),
             Contender::NginxStream if !Path::new(STREAM_MODULE).exists() => {
                 eprintln!("nginx's stream module is not installed (libnginx-mod-stream): left out");
             }
@@ -257,6 +264,26 @@ fn plain(cluster: &Cluster, sink: &Sink, contender: Contender) -> Result<Running
     let process = Process::spawn("nginx", command, &cluster.scratch().join(format!("log/nginx-{port}.log")))?;
     let tiers = vec![("application", vec![worker_of(process.pid())?])];
     Ok(Running { contender, authority: format!("{SERVER}:{port}"), tiers, process: Some(process) })
+}
+
+/// Starts an nginx on kernel TCP on the LAN, that is on the client's host, and has the platform serve it.
+fn behind(cluster: &mut Cluster, sink: &Sink) -> Result<Running> {
+    let contender = Contender::CspPlain;
+    let port = contender.port();
+    let conf = nginx_conf(cluster.scratch(), sink, contender)?;
+    let mut command = cluster.client.command("nginx");
+    command.arg("-c").arg(conf);
+    let process = Process::spawn("nginx", command, &cluster.scratch().join(format!("log/nginx-{port}.log")))?;
+    let service = format!(
+        "services:\n  - name: behind\n    vip: {VIP}\n    port: {port}\n    pool:\n      - {{address: {CLIENT_ADDRESS}, port: {port}}}\n"
+    );
+    let policy = cluster.scratch().join("behind.yaml");
+    fs::write(&policy, configs::policy().replacen("services:\n", &service, 1))?;
+    cluster.cspctl(&["policy", "apply", &policy.to_string_lossy()])?;
+    let of_platform = accelerated(cluster)?.tiers.into_iter();
+    let mut tiers = vec![("application", vec![worker_of(process.pid())?])];
+    tiers.extend(of_platform.filter(|(tier, _)| !matches!(*tier, "application" | "agent")));
+    Ok(Running { contender, authority: format!("{VIP}:{port}"), tiers, process: Some(process) })
 }
 
 /// Starts a proxy in front of the nginx on kernel TCP, whose tier is the first of its own.
