@@ -173,6 +173,7 @@ function drawPolicy(view) {
 /** What a pool member can do: whether proxies reach a plain server, or how many processes listen. */
 function serverState(m) {
   const down = m.down_at || [];
+  if (m.address && m.open_connections === null) return "";
   if (m.address) return down.length ? mark("bad", "✕", "down", down.join(", ")) : mark("good", "✓", "up");
   if (m.processes === 0) return mark("bad", "✕", "no process", "no process is listening");
   return m.processes === null ? "" : `${m.processes} process${m.processes === 1 ? "" : "es"}`;

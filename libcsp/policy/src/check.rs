@@ -20,11 +20,12 @@ impl Policy {
         }
         check_count("services", self.services.len(), 0, SERVICES_MAX, problems);
         check_count("egress", self.egress.len(), 0, EGRESS_MAX, problems);
+        let mut reach = crate::servers::Reach::of(self);
         for (index, service) in self.services.iter().enumerate() {
             let at = format!("services[{index}]");
             check_name(&service.name, "service", &at, problems);
             check_unicast(service.vip, &format!("{at}.vip"), problems);
-            crate::servers::check_pool(self, service, &at, problems);
+            crate::servers::check_pool(&mut reach, service, &at, problems);
         }
         check_count("channels", self.channels.len(), 0, CHANNELS_MAX, problems);
         for (index, channel) in self.channels.iter().enumerate() {

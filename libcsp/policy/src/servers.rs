@@ -1,7 +1,7 @@
 //! The servers of a service: programs of application nodes under the socket filter, and plain servers, which
 //! are reached over TCP and run no software of the cluster.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -199,8 +199,30 @@ impl From<PoolMember> for Server {
     }
 }
 
+/// What of a policy says whether an address can be a plain server's, for many of them.
+pub(crate) struct Reach<'p> {
+    policy: &'p Policy,
+    ends: HashSet<(IpAddr, u16)>,
+    reached: HashMap<IpAddr, bool>,
+}
+
+impl<'p> Reach<'p> {
+    pub(crate) fn of(policy: &'p Policy) -> Self {
+        Reach { policy, ends: policy.ends().collect(), reached: HashMap::new() }
+    }
+
+    /// Returns whether an entry of egress reaches an address.
+    fn reaches(&mut self, address: IpAddr) -> bool {
+        *self.reached.entry(address).or_insert_with(|| {
+            let entries = self.policy.egress.iter();
+            let entries = entries.flat_map(|egress| egress.prefixes().map(move |(p, out)| (p, out, egress)));
+            longest_match(entries, address).is_some()
+        })
+    }
+}
+
 /// Notes what is wrong with the pool of a service.
-pub(crate) fn check_pool(policy: &Policy, service: &Service, at: &str, problems: &mut Problems) {
+pub(crate) fn check_pool(reach: &mut Reach<'_>, service: &Service, at: &str, problems: &mut Problems) {
     check_count(&format!("{at}.pool"), service.pool.len(), 1, POOL_MAX, problems);
     if service.pool.iter().all(|server| server.weight == 0) && !service.pool.is_empty() {
         problems.add(format!("{at}.pool"), "all weights are 0: no server gets connections".to_owned());
@@ -222,7 +244,7 @@ pub(crate) fn check_pool(policy: &Policy, service: &Service, at: &str, problems:
             problems.add(at.clone(), format!("{host} port {} is in this pool already", server.port));
         }
         if let ServerHost::Address(address) = host {
-            check_plain(policy, (server, address), &at, problems);
+            check_plain(reach, (server, address), &at, problems);
         } else if server.max_connections != 0 {
             let message = "programs of a node bound their connections by what they accept; max_connections is for an address";
             problems.add_unless(&[&at], format!("{at}.max_connections"), message.to_owned());
@@ -231,17 +253,21 @@ pub(crate) fn check_pool(policy: &Policy, service: &Service, at: &str, problems:
 }
 
 /// Notes what is wrong with a plain server.
-fn check_plain(policy: &Policy, (server, address): (&Server, IpAddr), at: &str, problems: &mut Problems) {
+fn check_plain(
+    reach: &mut Reach<'_>,
+    (server, address): (&Server, IpAddr),
+    at: &str,
+    problems: &mut Problems,
+) {
     let field = format!("{at}.address");
     check_unicast(address, &field, problems);
-    if let Some((vip, port)) = policy.ends().find(|end| *end == (address, server.port)) {
+    let port = server.port;
+    if reach.ends.contains(&(address, port)) {
         let message =
-            format!("{vip} port {port} is served by the cluster itself: connections would go round");
+            format!("{address} port {port} is served by the cluster itself: connections would go round");
         return problems.add_unless(&[&field], field.clone(), message);
     }
-    let entries = policy.egress.iter();
-    let entries = entries.flat_map(|egress| egress.prefixes().map(move |(p, out)| (p, out, egress)));
-    if longest_match(entries, address).is_none() {
+    if !reach.reaches(address) {
         let message = format!(
             "no entry of egress reaches {address}; one of its destinations must contain it, and its address is what the server sees"
         );

@@ -108,6 +108,7 @@ pub(super) async fn services(context: &Context) -> Result<(), CliError> {
 /// What a pool member can do: how many processes of a node listen, or whether proxies reach a plain server.
 fn server_state(member: &PoolMemberView) -> Cell {
     let (text, colour) = match (member.address, member.processes) {
+        (Some(_), _) if member.open_connections.is_none() => (String::new(), Colour::Plain),
         (Some(_), _) if member.down_at.is_empty() => ("up".to_owned(), Colour::Plain),
         (Some(_), _) => (format!("down ({})", member.down_at.join(", ")), Colour::Red),
         (None, None) => (String::new(), Colour::Plain),

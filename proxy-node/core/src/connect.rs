@@ -32,15 +32,20 @@ impl Egress {
     ) -> Result<(FlowLabel, FourTuple), u32> {
         let (tcp, candidates) = self.candidates(remote).ok_or(reason::NETWORK_UNREACHABLE)?;
         let options = tcp.options(cx.tcp.config());
+        let (mut opened, mut tried) = (Err(reason::ADDRESS_IN_USE), None);
         for tuple in candidates.take(PORT_TRIES) {
-            match cx.tcp.connect_with(cx.now, tuple, via, NO_SERVICE, options) {
-                Ok(label) => return Ok((label, tuple)),
-                Err(ConnectError::InUse) => {}
-                Err(ConnectError::BadAddress) => return Err(reason::INVALID),
-                Err(ConnectError::TableFull) => return Err(reason::NO_BUFFERS),
-            }
+            tried = Some(tuple.local.port());
+            opened = match cx.tcp.connect_with(cx.now, tuple, via, NO_SERVICE, options) {
+                Ok(label) => Ok((label, tuple)),
+                Err(ConnectError::InUse) => continue,
+                Err(ConnectError::BadAddress) => Err(reason::INVALID),
+                Err(ConnectError::TableFull) => Err(reason::NO_BUFFERS),
+            };
+            break;
         }
-        Err(reason::ADDRESS_IN_USE)
+        // Ports that are in use often lie beside each other: the next connection need not try them again.
+        tried.into_iter().for_each(|port| self.tried(port));
+        opened
     }
 }
 

@@ -25,6 +25,8 @@ pub struct Counters {
     pub calls_failed: u64,
     /// Connections to plain servers that could not be begun: no egress address, network node, port or memory.
     pub calls_unsent: u64,
+    /// Connections reset because their client moved nothing for long after the plain server had finished.
+    pub half_closed_given_up: u64,
     /// Active checks of plain servers that were begun.
     pub checks: u64,
     /// Those of them that failed.

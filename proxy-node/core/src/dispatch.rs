@@ -369,7 +369,7 @@ impl Dispatcher {
     fn backlog_deadline(&self, flows: &FlowTable, number: u32) -> Option<(Instant, bool)> {
         let service = self.services.get(number)?;
         let first = flows.get(service.backlog.first()?)?;
-        let unserved = self.pools.unserved_since(service.members());
+        let unserved = self.pools.unserved_since(service.weighted_members());
         let grace = unserved.map(|since| first.began.max(since) + NO_SERVER_GRACE);
         let time = service.spec.backlog.time.map(|time| first.began + time);
         Some(([grace, time].into_iter().flatten().min()?, unserved.is_none()))

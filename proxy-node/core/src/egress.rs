@@ -79,6 +79,14 @@ impl Egress {
     }
 }
 
+impl Egress {
+    /// Has the next candidates begin after this port, which was tried.
+    pub(super) fn tried(&mut self, port: u16) {
+        let step = u32::from(port.saturating_sub(*PORTS.start())) / self.classes;
+        self.cursor = (step + 1) % (PORT_COUNT / self.classes).max(1);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

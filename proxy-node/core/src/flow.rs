@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_wire::channel::Ticket;
 
-use super::dispatch::pool::{ChannelId, Choice, MemberId};
+use super::dispatch::pool::{ChannelId, Choice, MemberId, ServerId};
 use super::output::Lane;
 use super::shares::Charge;
 
@@ -51,7 +51,7 @@ pub enum Stage {
     /// Bytes pass between this connection and another one.
     Joined(Joint),
     /// A connection that examines a plain server.
-    Checking(MemberId),
+    Checking(ServerId),
     /// The application has closed it; the TCB delivers the remaining bytes.
     Finishing,
 }

@@ -165,7 +165,7 @@ impl<S: LocalServices> ProxyCore<S> {
             pump: Pump::new(connections + inner.1, SendBudget::new(send_pool, tcp.block_len)),
             egress: Egress::new(worker.into(), workers.into(), first_port_seed(&tcp.isn_secret)),
             idle: IdleClients::new(connections),
-            calls: Calls::default(),
+            calls: Calls::new(first_port_seed(&tcp.isn_secret) ^ u32::from(worker)),
             recorder: Recorder::new(trace_events),
             tcp: Stack::new(tcp),
             local,

@@ -249,6 +249,11 @@ impl Pump {
         }
     }
 
+    /// Has the end of a server's stream, which was passed on, noticed after this pass.
+    pub(crate) fn end_later_of_server(&mut self, label: FlowLabel) {
+        self.done.push_back((label, Step::Idle));
+    }
+
     /// Returns the queues of lanes and the memory for windows.
     pub(crate) fn lanes_and_budget(&mut self) -> (&mut Parked, &mut SendBudget) {
         (&mut self.parked, &mut self.budget)

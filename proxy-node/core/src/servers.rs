@@ -35,6 +35,9 @@ use checks::Checks;
 
 /// Connections to plain servers that are tried for one client.
 const CALLS_MAX: u8 = 3;
+/// How long a connection to a server that has ended its stream stays while its client moves nothing: once to
+/// twice this time.
+const HALF_CLOSED_MAX: Duration = Duration::from_secs(60);
 /// Largest number of bytes that are passed on in one go: one connection must not hold up the others.
 const PASS_MAX: usize = 256 * 1024;
 
@@ -56,13 +59,18 @@ impl Default for ServerOptions {
 }
 
 /// When connections to plain servers must be established, and when checks begin and must have an answer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Calls {
     deadlines: BTreeSet<(Instant, u32)>,
     checks: Checks,
 }
 
 impl Calls {
+    /// Creates the lists of a worker, whose checks are at other times than those of others by `seed`.
+    pub(crate) fn new(seed: u32) -> Self {
+        Calls { deadlines: BTreeSet::new(), checks: Checks::new(seed) }
+    }
+
     /// Returns when the next one must be established, which it may be already, or the next check begins.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| *at).into_iter().chain(self.checks.due()).min()
@@ -95,8 +103,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                 continue;
             }
             if let Err(code) = self.call_server(client, call) {
-                self.cx.recorder.counters.calls_unsent += 1;
-                self.call_again(client, call, code);
+                self.call_not_sent(client, call, code);
             }
         }
     }
@@ -164,12 +171,26 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Processes the failure of a connection to a plain server before it was established. The engine's
     /// connection no longer exists.
     pub(super) fn call_failed(&mut self, server: FlowLabel, client: FlowLabel, code: u32) {
+        let began = self.cx.flows.get(server).map_or(self.cx.now, |flow| flow.began);
         self.remove_flow(server);
         let stage = self.cx.flows.get(client).map(|flow| flow.stage);
         let Some(Stage::Calling(call)) = stage.filter(|stage| stage.calls(server)) else { return };
         self.cx.recorder.counters.calls_failed += 1;
-        self.dispatcher.plain_down(self.cx.now, call.member, code);
+        self.dispatcher.plain_down(self.cx.now, began, call.member, code);
         self.call_again(client, call, code);
+    }
+
+    /// Processes that a connection to a plain server could not be begun. That says nothing of the server, but
+    /// the next try would fare alike: the client gets another server, or waits.
+    fn call_not_sent(&mut self, client: FlowLabel, call: Call, code: u32) {
+        self.cx.recorder.counters.calls_unsent += 1;
+        if code == reason::NO_BUFFERS {
+            return self.call_again(client, call, code);
+        }
+        self.dispatcher.plain_unreached(self.cx.now, call.member);
+        self.cx.flows.set_stage(self.cx.now, client, Stage::Pending);
+        self.dispatcher.release_plain((call.member, true));
+        self.dispatcher.dispatch(&mut self.cx, client);
     }
 
     /// Looks for another server for a client, or resets its connection.
@@ -206,8 +227,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     pub(super) fn call_unsent(&mut self, client: FlowLabel, former: FlowLabel, code: u32) {
         let stage = self.cx.flows.get(client).map(|flow| flow.stage);
         if let Some(Stage::Calling(call)) = stage.filter(|stage| stage.calls(former)) {
-            self.cx.recorder.counters.calls_unsent += 1;
-            self.call_again(client, call, code);
+            self.call_not_sent(client, call, code);
         }
     }
 
@@ -224,6 +244,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                     self.cx.abort_client(server);
                     self.check_failed(server, member, reason::TIMED_OUT);
                 }
+                Some(Stage::Joined(joint)) => self.end_half_closed(server, joint.peer),
                 _ => {}
             }
         }
@@ -247,6 +268,31 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
         self.cx.flows.set_stage(self.cx.now, label, Stage::Finishing);
         self.leave_to_engine(peer);
+    }
+
+    /// Begins to watch the connection to a server that has ended its stream: a client that never ends its own
+    /// must not hold it for ever.
+    pub(super) fn server_finished(&mut self, server: FlowLabel) {
+        let moved = self.cx.flows.get(server).map_or(0, |flow| flow.bytes_to_app + flow.bytes_from_app);
+        if let Some(flow) = self.cx.flows.get_mut(server) {
+            // A joined connection has no process to credit, and no stage after this one to wait for.
+            (flow.to_app_credit, flow.since) = (moved as u32, self.cx.now);
+        }
+        self.calls.add(self.cx.now + HALF_CLOSED_MAX, server);
+    }
+
+    /// Resets both connections if nothing has moved since the last look, after the server's stream has ended.
+    fn end_half_closed(&mut self, server: FlowLabel, client: FlowLabel) {
+        let Some(flow) = self.cx.flows.get(server) else { return };
+        let is_watched = flow.service == NO_SERVICE && flow.client_finished && flow.shutdown_sent;
+        if !is_watched || self.cx.now < flow.since + HALF_CLOSED_MAX {
+            return; // the deadline of its establishment, or of a former look
+        }
+        if (flow.bytes_to_app + flow.bytes_from_app) as u32 != flow.to_app_credit {
+            return self.server_finished(server);
+        }
+        self.cx.recorder.counters.half_closed_given_up += 1;
+        self.abandon(client);
     }
 
     /// Ends the other one of two connections when one of them has left the stage in which it belonged to it.
@@ -313,6 +359,9 @@ impl Pump {
         if ends {
             flow.shutdown_sent = true;
             cx.tcp.shutdown(cx.now, to);
+            if flow.service == NO_SERVICE {
+                self.end_later_of_server(from);
+            }
         }
         if more && moved == PASS_MAX {
             self.enqueue(cx.flows, from);

@@ -56,6 +56,10 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                     self.read_check(label, member);
                     continue;
                 }
+                Some(Stage::Joined(_)) => {
+                    self.server_finished(label);
+                    continue;
+                }
                 Some(_) => {}
             }
             match step {

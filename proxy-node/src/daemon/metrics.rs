@@ -208,6 +208,11 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
             "Connections to plain servers that were not begun: no egress, network node, port or memory",
             c.calls_unsent,
         ),
+        (
+            "csp_half_closed_given_up_total",
+            "Connections reset as their client moved nothing for long after the plain server had finished",
+            c.half_closed_given_up,
+        ),
         ("csp_server_checks_total", "Active checks of plain servers", c.checks),
         ("csp_server_checks_failed_total", "Those of them that failed", c.checks_failed),
         ("csp_joined_bytes_total", "Bytes passed between clients and plain servers", c.joined_bytes),

@@ -29,8 +29,13 @@ impl Dispatcher {
     }
 
     /// Records that a connection to a plain server was not established, for the reason with this code.
-    pub(crate) fn plain_down(&mut self, now: Instant, member: MemberId, code: u32) {
-        self.pools.plain_down(now, member, code);
+    pub(crate) fn plain_down(&mut self, now: Instant, began: Instant, member: MemberId, code: u32) {
+        self.pools.plain_down(now, began, member, code);
+    }
+
+    /// Records that a connection to a plain server could not be begun.
+    pub(crate) fn plain_unreached(&mut self, now: Instant, member: MemberId) {
+        self.pools.plain_unreached(now, member);
     }
 
     /// Returns the address of a flow's plain server.

@@ -136,6 +136,8 @@ const GENERATION_MASK: u32 = (1 << (31 - PLACE_BITS)) - 1;
 pub(crate) struct Service {
     pub(crate) spec: ServiceSpec,
     pub(crate) members: Vec<PoolEntry>,
+    /// The turn of the member that was chosen last.
+    clock: u64,
     /// Connections that wait for a process.
     pub(crate) backlog: Backlog,
     /// The engine drops SYNs to this service because the backlog is full.
@@ -152,6 +154,11 @@ impl Service {
         self.members.iter().map(|entry| entry.member)
     }
 
+    /// Returns its members that may get connections at all.
+    pub(crate) fn weighted_members(&self) -> impl Iterator<Item = MemberId> {
+        self.members.iter().filter(|entry| entry.weight > 0).map(|entry| entry.member)
+    }
+
     /// Returns its members that are not excluded, as candidates for a connection.
     pub(crate) fn members_but(&self, excluded: &Excluded) -> impl Iterator<Item = Candidate> {
         self.members.iter().map(PoolEntry::candidate).filter(|candidate| !excluded.has(candidate.member))
@@ -160,7 +167,9 @@ impl Service {
     /// Counts a connection that a member gets.
     pub(crate) fn chosen(&mut self, member: MemberId) {
         if let Some(entry) = self.members.iter_mut().find(|entry| entry.member == member) {
-            entry.turn += TURN / u64::from(entry.weight.max(1));
+            // One that got nothing for a time has no claim to all that others got meanwhile.
+            self.clock = entry.turn.max(self.clock);
+            entry.turn = self.clock + TURN / u64::from(entry.weight.max(1));
         }
     }
 
@@ -266,8 +275,15 @@ impl Services {
             backlog: BacklogLimits::default(),
         };
         let backlog = Backlog::default();
-        slot.service =
-            Some(Service { spec, members: Vec::new(), backlog, backlog_full: false, flows: 0, active: true });
+        slot.service = Some(Service {
+            spec,
+            members: Vec::new(),
+            clock: 0,
+            backlog,
+            backlog_full: false,
+            flows: 0,
+            active: true,
+        });
         let number = slot.generation << PLACE_BITS | at;
         self.by_name.insert(name, number);
         Some(number)

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use csp_types::{Duration, FlowLabel, Instant};
 
 use crate::context::Turn;
-use crate::dispatch::pool::MemberId;
+use crate::dispatch::pool::{Member, MemberId, ServerId};
 use crate::events::{NO_SERVICE, new_flow};
 use crate::flow::Stage;
 use crate::service::local::LocalServices;
@@ -25,6 +25,8 @@ use super::ProxyHeader;
 
 /// Length of the part of a response that has the status: `HTTP/1.1 200`.
 const STATUS_LEN: usize = 12;
+/// Memory for a check's request, in bytes.
+const REQUEST_MAX: u32 = 8 * 1024;
 /// Bytes of an answer that are read.
 const ANSWER_MAX: u64 = 64 * 1024;
 /// Largest number of checks that are begun in one turn; others follow in the next.
@@ -57,7 +59,7 @@ pub struct HttpCheck {
 }
 
 /// The checks of a worker.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Checks {
     specs: BTreeMap<MemberId, Arc<CheckSpec>>,
     due: BTreeSet<(Instant, MemberId)>,
@@ -65,10 +67,16 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// Replaces what is checked by that of a new policy. New members are checked within their interval, not
-    /// all at once.
+    /// Creates the list of a worker. Workers and proxies with different seeds check at different times.
+    pub(super) fn new(seed: u32) -> Self {
+        Checks { specs: BTreeMap::new(), due: BTreeSet::new(), random: seed.into() }
+    }
+
+    /// Replaces what is checked by that of a new policy. New members, and those with another check, are
+    /// checked within their interval, not all at once.
     pub(super) fn set(&mut self, now: Instant, specs: BTreeMap<MemberId, Arc<CheckSpec>>) {
-        self.due.retain(|(_, member)| specs.contains_key(member));
+        self.due
+            .retain(|(_, member)| specs.get(member).is_some_and(|spec| self.specs.get(member) == Some(spec)));
         let planned: BTreeSet<MemberId> = self.due.iter().map(|(_, member)| *member).collect();
         for (member, spec) in specs.iter().filter(|(member, _)| !planned.contains(*member)) {
             let wait = spec.interval.mul_f64(self.fraction());
@@ -124,29 +132,31 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Opens the connection of a check; `None` if that is not possible now, which says nothing of the server.
     fn begin_check(&mut self, member: MemberId, spec: &CheckSpec) -> Option<()> {
         let now = self.cx.now;
-        let address = self.dispatcher.pools().get(member)?.plain_address()?;
+        let known = self.dispatcher.pools().get(member)?;
+        let (address, server) = (known.plain_address()?, known.id(member));
         let (source, _) = self.egress.source(address.ip())?;
         let via = self.cx.out.network_node(source)?;
         let window = self.pump.reserve()?; // no client gives way to a check
+        let window = self.pump.limit(window, REQUEST_MAX);
         let opened =
             self.egress.open(&mut self.cx, address, via).inspect_err(|_| self.pump.release(window)).ok()?;
         self.cx.tcp.set_send_capacity(opened.0, window);
-        self.admit(new_flow(now, opened, NO_SERVICE, Stage::Checking(member), window));
+        self.admit(new_flow(now, opened, NO_SERVICE, Stage::Checking(server), window));
         self.calls.add(now + spec.timeout, opened.0);
         self.cx.recorder.counters.checks += 1;
         Some(())
     }
 
     /// The connection of a check was opened again, from another port.
-    pub(crate) fn checked_anew(&mut self, label: FlowLabel, member: MemberId) {
-        if let Some(spec) = self.calls.checks.spec(member) {
+    pub(crate) fn checked_anew(&mut self, label: FlowLabel, server: ServerId) {
+        if let Some(spec) = self.calls.checks.spec(server.member) {
             self.calls.add(self.cx.now + spec.timeout, label);
         }
     }
 
     /// Processes the establishment of a check's connection.
-    pub(crate) fn check_connected(&mut self, label: FlowLabel, member: MemberId) {
-        let (now, spec) = (self.cx.now, self.calls.checks.spec(member));
+    pub(crate) fn check_connected(&mut self, label: FlowLabel, server: ServerId) {
+        let (now, spec) = (self.cx.now, self.calls.checks.spec(server.member));
         let header = spec.as_ref().and_then(|spec| spec.header);
         if let Some(header) = header {
             self.cx.tcp.write(now, label, &header.local());
@@ -154,7 +164,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         match spec.as_ref().and_then(|spec| spec.http.as_ref()) {
             Some(http) => _ = self.cx.tcp.write(now, label, &http.request),
             None if header.is_some() => {
-                self.check_result(member, Ok(()));
+                self.check_result(server, Ok(()));
                 self.cx.tcp.shutdown(now, label);
                 if let Some(flow) = self.cx.flows.get_mut(label) {
                     flow.app_finished = true;
@@ -162,7 +172,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             }
             // The SYN/ACK was the answer: the server's program need not accept.
             None => {
-                self.check_result(member, Ok(()));
+                self.check_result(server, Ok(()));
                 self.cx.abort_client(label);
                 self.remove_flow(label);
             }
@@ -171,12 +181,12 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
 
     /// Reads the answer to a check, as far as it has arrived. The rest, up to [`ANSWER_MAX`], is read until
     /// the server ends the connection or the time is over: a server should not see a reset for an answer.
-    pub(crate) fn read_check(&mut self, label: FlowLabel, member: MemberId) {
+    pub(crate) fn read_check(&mut self, label: FlowLabel, server: ServerId) {
         let Some(flow) = self.cx.flows.get(label) else { return };
         let (finished, has_result) = (flow.client_finished, flow.app_finished);
         if !has_result {
-            let Some(result) = self.result_of(label, member, finished) else { return };
-            self.check_result(member, result);
+            let Some(result) = self.result_of(label, server, finished) else { return };
+            self.check_result(server, result);
         }
         let read = self.cx.tcp.consume(self.cx.now, label, usize::MAX);
         let Some(flow) = self.cx.flows.get_mut(label) else { return };
@@ -191,7 +201,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     }
 
     /// Returns what the first bytes of an answer say; `None` if they have not arrived.
-    fn result_of(&mut self, label: FlowLabel, member: MemberId, finished: bool) -> Option<Result<(), u32>> {
+    fn result_of(&mut self, label: FlowLabel, server: ServerId, finished: bool) -> Option<Result<(), u32>> {
         let (mut line, mut len) = ([0; STATUS_LEN], 0);
         for byte in self.cx.tcp.peek(label, STATUS_LEN).flatten() {
             line[len] = *byte;
@@ -200,7 +210,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         if len < STATUS_LEN && !finished {
             return None;
         }
-        let spec = self.calls.checks.spec(member);
+        let spec = self.calls.checks.spec(server.member);
         let passes = match spec.as_ref().and_then(|spec| spec.http.as_ref()) {
             None => true,
             Some(http) => status(&line[..len]).is_some_and(|status| http.status.contains(&status)),
@@ -209,17 +219,20 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     }
 
     /// Ends a check whose connection no longer exists: it has failed, unless its result is known.
-    pub(crate) fn check_failed(&mut self, label: FlowLabel, member: MemberId, code: u32) {
+    pub(crate) fn check_failed(&mut self, label: FlowLabel, server: ServerId, code: u32) {
         let has_result = self.cx.flows.get(label).is_some_and(|flow| flow.app_finished);
         self.remove_flow(label);
         if !has_result {
-            self.check_result(member, Err(code));
+            self.check_result(server, Err(code));
         }
     }
 
-    fn check_result(&mut self, member: MemberId, result: Result<(), u32>) {
+    fn check_result(&mut self, server: ServerId, result: Result<(), u32>) {
         self.cx.recorder.counters.checks_failed += u64::from(result.is_err());
-        self.dispatcher.checked(self.cx.now, member, result);
+        let same = |known: &Member| known.id(server.member) == server;
+        if self.dispatcher.pools().get(server.member).is_some_and(same) {
+            self.dispatcher.checked(self.cx.now, server.member, result);
+        }
     }
 }
 

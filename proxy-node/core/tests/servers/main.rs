@@ -157,6 +157,66 @@ fn a_client_that_leaves_before_the_server_answers_takes_the_connection_along() {
 }
 
 #[test]
+fn a_client_that_never_ends_its_stream_does_not_hold_a_finished_server() {
+    let mut w = World::new(&[1]);
+    let (idle, busy) = (w.connect(), w.connect());
+    w.run(20 * MS);
+    for of_server in w.server(1).accepted.clone() {
+        w.server(1).write(of_server, b"all there is");
+        w.server(1).finish(of_server);
+    }
+    for _ in 0..5 {
+        w.run(30 * S);
+        w.client().write(busy, b"more");
+    }
+    w.run(S);
+    assert_eq!(w.client().at(idle).end, Some(End::Failed(FailReason::Reset)));
+    assert_eq!((w.client().at(busy).end, w.core.counters().half_closed_given_up), (None, 1));
+    w.client().finish(busy);
+    w.run(5 * S);
+    assert_eq!(w.client().at(busy).end, Some(End::Closed));
+    w.assert_empty("after both");
+}
+
+#[test]
+fn a_client_gets_another_server_or_waits_while_nothing_can_be_sent() {
+    let mut w = World::new(&[1]);
+    let spec = ServiceSpec { backlog: BacklogLimits { connections: 100, time: None }, ..web(&[1]) };
+    w.policy(vec![spec]);
+    let label = w.connect();
+    w.run(2 * MS);
+    w.out.no_node = true;
+    w.run(10 * S);
+    assert_eq!((w.client().at(label).end, w.members()), (None, vec![(0, false)]), "it waits");
+    w.out.no_node = false;
+    w.run(2 * S);
+    assert_eq!((w.server(1).accepted.len(), w.members()), (1, vec![(1, false)]));
+}
+
+/// A member that got nothing for long gets no more than its share afterwards.
+#[test]
+fn a_server_that_comes_back_gets_its_share_only() {
+    let mut w = World::new(&[1, 2]);
+    let one_after_the_other = |w: &mut World, count: u32| {
+        for _ in 0..count {
+            let label = w.connect();
+            w.run(20 * MS);
+            let now = w.now;
+            w.client().tcp.abort(now, label);
+            w.run(20 * MS);
+        }
+    };
+    let mut spec = web(&[1, 2]);
+    spec.pool[1].weight = 0;
+    w.policy(vec![spec]);
+    one_after_the_other(&mut w, 60);
+    w.policy(vec![web(&[1, 2])]);
+    one_after_the_other(&mut w, 40);
+    let accepted = [1, 2].map(|number| w.server(number).accepted.len());
+    assert!((79..=81).contains(&accepted[0]) && accepted[0] + accepted[1] == 100, "{accepted:?}");
+}
+
+#[test]
 fn a_stalled_reader_holds_the_other_end_back() {
     let mut w = World::new(&[1]);
     let label = w.connect();

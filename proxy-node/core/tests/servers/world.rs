@@ -34,8 +34,10 @@ type Packet = (Instant, FourTuple, Vec<u8>);
 pub struct Out {
     packets: Vec<(FourTuple, Vec<u8>)>,
     labels: BTreeMap<u32, FourTuple>,
-    /// No network node is connected.
+    /// The tunnel takes nothing.
     pub cut: bool,
+    /// No network node is connected for opens.
+    pub no_node: bool,
 }
 
 impl ProxyOutput for Out {
@@ -62,7 +64,7 @@ impl ProxyOutput for Out {
     }
 
     fn network_node(&self, _: IpAddr) -> Option<u32> {
-        (!self.cut).then_some(1)
+        (!self.cut && !self.no_node).then_some(1)
     }
 
     fn channel(&mut self, _: Instant, _: Lane, _: MessageHeader, _: &[&[u8]]) -> Result<(), Blocked> {

@@ -28,6 +28,8 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plain {
     down: Option<Down>,
+    /// Before this time connections cannot be begun, for a reason that is not the server's.
+    unreached_until: Instant,
     checks: Option<CheckRow>,
 }
 
@@ -76,7 +78,7 @@ impl Plain {
     /// Returns whether it may get one connection now.
     fn is_ready(&self, now: Instant) -> bool {
         let may_try = |down: Down| self.checks.is_none() && now >= down.retry_at && !down.on_trial;
-        self.down.is_none_or(may_try)
+        now >= self.unreached_until && self.down.is_none_or(may_try)
     }
 
     /// Returns when it may be tried again, if it is down.
@@ -143,15 +145,22 @@ impl Pools {
             Err(code) => {
                 (row.passed, row.failed) = (0, row.failed.saturating_add(1));
                 if row.failed >= row.fall {
-                    self.plain_down(now, member, code);
+                    self.plain_down(now, now, member, code);
                 }
             }
         }
     }
 
-    /// Records that a connection to a plain server could not be established, for the reason with this code.
-    /// The connection must be [released](Self::release_plain) as well.
-    pub fn plain_down(&mut self, now: Instant, member: MemberId, code: u32) {
+    /// Records that a connection to a plain server could not be begun: it is no candidate for a while.
+    pub fn plain_unreached(&mut self, now: Instant, member: MemberId) {
+        let Some(plain) = self.get_mut(member).and_then(|known| known.plain.as_mut()) else { return };
+        plain.unreached_until = now + BACK_OFF;
+        self.retries.insert((now + BACK_OFF, member));
+    }
+
+    /// Records that a connection to a plain server, begun at `began`, could not be established, for the
+    /// reason with this code. The connection must be [released](Self::release_plain) as well.
+    pub fn plain_down(&mut self, now: Instant, began: Instant, member: MemberId, code: u32) {
         let Some(known) = self.get_mut(member) else { return };
         let Some(plain) = known.plain.as_mut() else { return };
         if let Some(row) = plain.checks.as_mut() {
@@ -159,7 +168,7 @@ impl Pools {
         }
         let before = plain.down;
         // Connections that were under way when it went down do not prolong the time.
-        if before.is_some_and(|down| now < down.retry_at) {
+        if before.is_some_and(|down| now < down.retry_at || began <= down.since) {
             return;
         }
         let (since, back_off) = match before {
