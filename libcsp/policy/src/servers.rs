@@ -69,9 +69,9 @@ pub struct ServerOptions {
     /// Milliseconds for a connection's establishment, after which the next server is tried.
     #[serde(deserialize_with = "connect_timeout")]
     pub connect_timeout_ms: u32,
-    /// The header that tells a server the client's address.
+    /// The header by which proxies give a server the client's address.
     pub proxy_protocol: ProxyProtocol,
-    /// How they are checked; absent: their clients' connections tell how they are.
+    /// How proxies check them; absent: proxies learn from clients' connections which can be reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check: Option<ServerCheck>,
 }

@@ -77,9 +77,7 @@ impl Egress {
         });
         Some((tcp, tuples))
     }
-}
 
-impl Egress {
     /// Has the next candidates begin after this port, which was tried.
     pub(super) fn tried(&mut self, port: u16) {
         let step = u32::from(port.saturating_sub(*PORTS.start())) / self.classes;

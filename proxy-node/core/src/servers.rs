@@ -48,7 +48,7 @@ pub struct ServerOptions {
     pub connect_timeout: Duration,
     /// The header before the first byte, which has the client's address.
     pub header: Option<ProxyHeader>,
-    /// How they are checked; `None`: their connections tell.
+    /// How this worker checks them; `None`: it learns from clients' connections which can be reached.
     pub check: Option<Arc<CheckSpec>>,
 }
 

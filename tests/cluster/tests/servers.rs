@@ -10,8 +10,8 @@ use csp_cluster::configs::CLIENT_ADDRESS;
 use csp_cluster::testing::SERVING_DEADLINE;
 use csp_cluster::{Cluster, Process, Tier, VIP, testing, wait_until};
 
-/// Ports of the VIP: a service of plain servers, one that a program of the cluster shares, and one whose
-/// server is told the client's address.
+/// Ports of the VIP: a service of plain servers, one with a program of the cluster in its pool, too, and one
+/// whose server gets the client's address by the PROXY protocol.
 const PLAIN: u16 = 8090;
 const MIXED: u16 = 8091;
 const TOLD: u16 = 8092;

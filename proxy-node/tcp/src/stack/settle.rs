@@ -161,9 +161,9 @@ impl Stack {
 
     /// Returns the initial sequence number of a connection that this side opens with the addresses of one in
     /// TIME-WAIT, and removes the entry `slot` of that one. `None` if `slot` is no such entry, or the
-    /// addresses may not be used again yet. They may after a second if timestamps were in use, since these
-    /// tell segments of the former connection from those of the new one (RFC 7323 §5; RFC 6191 has the other
-    /// side's rule).
+    /// addresses may not be used again yet. They may after a second if timestamps were in use: the peer
+    /// drops segments of the former connection by their timestamps (RFC 7323 §5). RFC 6191 has the rule of
+    /// the side that receives the SYN.
     pub(super) fn isn_after_time_wait(&mut self, now: Instant, tuple: &FourTuple, slot: u32) -> Option<Seq> {
         let slot = slot.checked_sub(TIME_WAIT_SLOTS)?;
         let entry = *self.time_wait.get(slot)?;
