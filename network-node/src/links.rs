@@ -11,10 +11,12 @@ mod places;
 mod spec;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use csp_lan::LanTransmitter;
 use csp_transport::{
-    Backoff, BackoffConfig, DeathCause, DownReason, Endpoint, LinkId, PeerIdentity, Purpose, TunnelBatch,
+    Adjacency, AdjacentInbox, Backoff, BackoffConfig, DeathCause, DownReason, Endpoint, LinkId, PeerIdentity,
+    Purpose, TunnelBatch,
 };
 use csp_types::{Instant, NodeId, Role};
 use csp_wire::tunnel::ELECTION_SINCE;
@@ -53,6 +55,8 @@ struct Tunnel {
     backoff: Backoff,
     /// Created with the first connection. Later connections replace its link.
     batch: Option<TunnelBatch>,
+    /// While it is up, of the proxy's worker in this worker's thread: where its records are left.
+    inbox: Option<Arc<dyn AdjacentInbox>>,
     /// Whether the current series of failures has been reported.
     failure_reported: bool,
     /// Whether it was up, or failed, at least once. Before that it is not known whether its proxy is
@@ -89,6 +93,8 @@ pub(crate) struct Links {
     pub(crate) kernels: Vec<Option<Box<dyn LanTransmitter>>>,
     tokens: TokenSource,
     worker: u8,
+    /// The node itself and a proxy, if their workers share threads.
+    pub(crate) adjacency: Option<Arc<Adjacency>>,
     slots: Vec<Option<NodeId>>,
     /// Listed proxies without a free slot.
     without_slot: Vec<NodeId>,
@@ -116,6 +122,7 @@ impl Links {
             transmitters,
             tokens,
             worker,
+            adjacency: None,
             slots: vec![None; proxies_max],
             without_slot: Vec::new(),
             tunnels: Vec::new(),
@@ -215,6 +222,7 @@ impl Links {
                 state: State::Down,
                 backoff: Backoff::new(BackoffConfig::default(), seed),
                 batch: None,
+                inbox: None,
                 failure_reported: false,
                 tried: false,
                 broken: false,
@@ -297,6 +305,8 @@ impl Links {
         (tunnel.doubtful, tunnel.failures) = (false, 0);
         let version = self.endpoints[endpoint].link(link).map_or(0, |info| info.version);
         tunnel.elects = version >= ELECTION_SINCE;
+        let shared = self.adjacency.as_ref().filter(|both| (both.proxy_node, self.worker) == (node, worker));
+        tunnel.inbox = shared.and_then(|both| both.inbox(worker));
         match &mut tunnel.batch {
             Some(batch) => batch.reset(link),
             empty => *empty = Some(TunnelBatch::with_queue(&self.endpoints[endpoint], link, QUEUE_MESSAGES)),
@@ -323,6 +333,7 @@ impl Links {
             return None;
         }
         self.tunnels[at].state = State::Down;
+        self.tunnels[at].inbox = None;
         self.tunnels[at].doubtful =
             !matches!(reason, DownReason::Closed | DownReason::Died(DeathCause::HangUp));
         self.tunnels[at].backoff.failed(now);

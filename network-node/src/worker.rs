@@ -4,12 +4,13 @@
 mod election;
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use csp_classify::RuleError;
 use csp_classify::multifield::InstanceId;
 use csp_lan::{LanPort, LanReceiver, LanTransmitter, ReceiveCounters, TransmitCounters};
 use csp_plugins::{Answer, CallError, EnvironmentId, Settings};
-use csp_transport::{Endpoint, LinkEvent, LinkId, MessageKind};
+use csp_transport::{Adjacency, Endpoint, LinkEvent, LinkId, MessageKind};
 use csp_types::{Instant, NodeId, PlacementKey, limits};
 use csp_vi::{Armed, ViError, Wake};
 use csp_wire::packets::{HEADER_LEN, Head, Kind};
@@ -85,6 +86,12 @@ impl NetworkWorker {
             *place = Some(kernel);
             self.core.set_reinjection(port);
         }
+    }
+
+    /// Sets the proxy whose workers share the threads of this node's. Records for the one of this worker's
+    /// thread are left with it instead of sent, from the next tunnel to it on.
+    pub fn set_adjacency(&mut self, adjacency: Arc<Adjacency>) {
+        self.links.adjacency = Some(adjacency);
     }
 
     /// Processes what has arrived, up to a limit, and sends the results. Returns whether there was work.

@@ -90,6 +90,9 @@ impl Links {
         let adjacent = self.adjacent.is(peer.node, peer.worker);
         let tunnel = Tunnel { endpoint, link, batch, adjacent };
         let (via, before) = self.network_workers.connect(peer.node, peer.worker, tunnel)?;
+        if adjacent {
+            self.adjacent.tunnel_up(via);
+        }
         self.spare_batches.extend(before.map(|before| before.batch));
         Some(via)
     }
@@ -98,6 +101,7 @@ impl Links {
     /// [`next_move`](Self::next_move) reports otherwise. Returns the network node if it was its last tunnel.
     pub(crate) fn tunnel_down(&mut self, endpoint: usize, link: LinkId) -> Option<NodeId> {
         let via = self.network_workers.of_link(endpoint, link)?;
+        self.adjacent.tunnel_down(via);
         let worker = self.network_workers.get_mut(via)?;
         let node = worker.node;
         let gone = worker.tunnel.take();

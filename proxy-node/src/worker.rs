@@ -2,6 +2,7 @@
 //! (`csp_daemon::DataThread`, or the simulation) waits.
 
 mod election;
+mod tunnels;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -19,7 +20,6 @@ use csp_transport::{Adjacency, DeathCause, DownReason, Endpoint, LinkEvent, Link
 use csp_types::{Instant, NodeId, OwnedAddresses, Owner, Role, limits};
 use csp_vi::{Armed, ViError, Wake};
 use csp_wire::channel::Messages;
-use csp_wire::tunnel::{RecordKind, Records};
 
 use crate::core::service::both::Both;
 use crate::core::service::local::NoLocalServices;
@@ -143,6 +143,16 @@ impl ProxyWorker {
         self.links.adjacent.taken()
     }
 
+    /// Returns the number of buffers in which the network node has left records without a message.
+    pub fn buffers_left(&self) -> u64 {
+        self.links.adjacent.left()
+    }
+
+    /// Returns the TCP engine's memory, in bytes, that is lent to the network node between two turns.
+    pub fn bytes_lent(&self) -> usize {
+        self.links.adjacent.lent()
+    }
+
     /// Passes on the handlers that clients have brought, and what they have asked for that is to be planned.
     fn ask_makers(&mut self, now: Instant) {
         while let Some(job) = self.core.local_mut().first_mut().poll_handler_job() {
@@ -165,6 +175,8 @@ impl ProxyWorker {
     /// Processes what has arrived (bounded) and sends what results. Returns whether there was anything to do.
     pub fn turn(&mut self, now: Instant, unix_now_s: u64) -> bool {
         let mut busy = self.links.adjacent.begin_turn();
+        busy |= self.take_left(now);
+        self.links.adjacent.open();
         for at in 0..self.links.tunnel_endpoints.len() {
             busy |= self.links.tunnel_endpoints[at].progress(now, unix_now_s);
             busy |= self.take_tunnel(now, at);
@@ -181,63 +193,8 @@ impl ProxyWorker {
         self.core.drive(now, &mut self.links);
         self.ask_makers(now);
         self.links.flush(now);
+        self.lend_inbox();
         busy || self.core.is_unfinished()
-    }
-
-    fn take_tunnel(&mut self, now: Instant, at: usize) -> bool {
-        let mut any = false;
-        for _ in 0..MESSAGES_PER_TURN {
-            while let Some(event) = self.links.tunnel_endpoints[at].poll_event() {
-                any = true;
-                match event {
-                    LinkEvent::Up { link, peer, .. } => match self.links.tunnel_up(at, link, &peer) {
-                        Some(via) => self.core.tunnel_up(now, via, &mut self.links),
-                        None => self.links.tunnel_endpoints[at].close(now, link),
-                    },
-                    LinkEvent::Down { link, reason } => {
-                        if let Some(node) = self.links.tunnel_down(at, link) {
-                            self.network_node_unlinked(now, node, &reason);
-                        }
-                    }
-                }
-                self.move_connections(now);
-            }
-            if !self.take_tunnel_message(now, at) {
-                break;
-            }
-            any = true;
-        }
-        any
-    }
-
-    /// Receives one message, into a buffer of the TCP engine if one is free; its payload then stays there.
-    fn take_tunnel_message(&mut self, now: Instant, at: usize) -> bool {
-        let mut buffer = self.core.lend_buffer(Direction::Receive);
-        let into = buffer.as_mut().map_or(&mut self.scratch[..], Buffer::bytes_mut);
-        let received = self.links.tunnel_endpoints[at].receive(now, into);
-        if let Some(received) = received.filter(|received| received.kind == MessageKind::Tunnel) {
-            self.take_records(now, at, received.link, received.len, buffer.as_ref());
-        }
-        buffer.into_iter().for_each(|buffer| self.core.return_buffer(buffer));
-        received.is_some()
-    }
-
-    fn take_records(&mut self, now: Instant, at: usize, link: LinkId, len: usize, buffer: Option<&Buffer>) {
-        let Some(via) = self.links.via(at, link) else { return };
-        let bytes = buffer.map_or(&self.scratch[..], Buffer::bytes);
-        for record in Records::new(&bytes[..len.min(bytes.len())]) {
-            match record {
-                Ok(record) if record.kind == RecordKind::Election => {
-                    self.election.arrived(via, record.payload);
-                }
-                Ok(record) => self.core.on_record(now, via, &record, buffer, &mut self.links),
-                Err(_) => {
-                    self.malformed += 1;
-                    self.links.tunnel_endpoints[at].fail(now, link);
-                    return;
-                }
-            }
-        }
     }
 
     fn take_channel(&mut self, now: Instant, at: usize) -> bool {
@@ -330,6 +287,7 @@ impl ProxyWorker {
     /// A channel of messages that cannot be served, or a trigger of flows that is not valid; everything else
     /// is in force.
     pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), PolicyError> {
+        self.take_left(now);
         let served = self.broker_mut().apply(now, &policy.messages).map_err(PolicyError::from);
         let WorkerPolicy { services, egress, flows, vip_groups, .. } = policy;
         self.links.holders.set_groups(vip_groups);
@@ -353,6 +311,7 @@ impl ProxyWorker {
     /// Applies what nodes have registered. Connections of a lost network node that wait for it move to one
     /// that owns their addresses now.
     pub fn set_registered(&mut self, now: Instant, registered: Registered) {
+        self.take_left(now);
         let Registered { owned, draining, proxies } = registered;
         if let Some((proxy, workers)) = proxies {
             let here = Owner { proxy, worker: self.number };
@@ -398,6 +357,9 @@ impl ProxyWorker {
 
     /// Arms all endpoints' wake descriptors.
     pub fn arm(&mut self) -> Result<Armed, ViError> {
+        if self.links.adjacent.is_left() {
+            return Ok(Armed::Busy);
+        }
         for endpoint in self.links.tunnel_endpoints.iter_mut().chain(&mut self.links.channel_endpoints) {
             if endpoint.arm()? == Armed::Busy {
                 return Ok(Armed::Busy);

@@ -1,7 +1,7 @@
 //! Tunnels whose two ends are workers of one thread: records go from end to end by a call, without a message.
 
 use std::fmt::Debug;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use csp_types::{Instant, NodeId};
 use csp_wire::tunnel::Record;
@@ -21,6 +21,18 @@ pub trait AdjacentWorker: Send + Sync + Debug {
     fn flush(&self, now: Instant);
 }
 
+/// Where the network node's worker of a thread leaves records for the proxy's worker of the same thread,
+/// which takes them in its next turn, before what arrives through the tunnel.
+pub trait AdjacentInbox: Send + Sync + Debug {
+    /// Copies a record, with its payload in `parts`. `false` if the proxy's end of the tunnel is not up, the
+    /// inbox is shut, or there is no room: the record has to go through the tunnel.
+    fn leave(&self, record: &Record<'_>, parts: &[&[u8]]) -> bool;
+
+    /// A record goes through the tunnel. So do all others, until the proxy has taken it, so that they keep
+    /// their order.
+    fn shut(&self);
+}
+
 /// A network node and a proxy node whose workers of equal numbers share threads.
 #[derive(Debug)]
 pub struct Adjacency {
@@ -28,25 +40,44 @@ pub struct Adjacency {
     pub network_node: NodeId,
     /// The proxy node.
     pub proxy_node: NodeId,
-    /// The network node's workers, once they exist.
-    workers: Box<[OnceLock<Arc<dyn AdjacentWorker>>]>,
+    /// The pairs of workers, as far as they exist.
+    pairs: Box<[Pair]>,
+}
+
+#[derive(Debug, Default)]
+struct Pair {
+    network: OnceLock<Arc<dyn AdjacentWorker>>,
+    /// Ends with the proxy's worker.
+    inbox: OnceLock<Weak<dyn AdjacentInbox>>,
 }
 
 impl Adjacency {
     /// Two nodes with up to `workers` common threads. Their workers do not exist yet.
     pub fn new(network_node: NodeId, proxy_node: NodeId, workers: u8) -> Self {
-        Adjacency { network_node, proxy_node, workers: (0..workers).map(|_| OnceLock::new()).collect() }
+        Adjacency { network_node, proxy_node, pairs: (0..workers).map(|_| Pair::default()).collect() }
     }
 
     /// Sets the network node's worker of a number; the first one stays.
     pub fn set(&self, number: u8, worker: Arc<dyn AdjacentWorker>) {
-        if let Some(place) = self.workers.get(usize::from(number)) {
-            let _ = place.set(worker); // set before
+        if let Some(pair) = self.pairs.get(usize::from(number)) {
+            let _ = pair.network.set(worker); // set before
         }
     }
 
     /// Returns the network node's worker of a number, if it exists.
     pub fn get(&self, number: u8) -> Option<&Arc<dyn AdjacentWorker>> {
-        self.workers.get(usize::from(number))?.get()
+        self.pairs.get(usize::from(number))?.network.get()
+    }
+
+    /// Sets where records for the proxy's worker of a number are left; the first one stays.
+    pub fn set_inbox(&self, number: u8, inbox: Weak<dyn AdjacentInbox>) {
+        if let Some(pair) = self.pairs.get(usize::from(number)) {
+            let _ = pair.inbox.set(inbox); // set before
+        }
+    }
+
+    /// Returns where records for the proxy's worker of a number are left, if that worker exists.
+    pub fn inbox(&self, number: u8) -> Option<Arc<dyn AdjacentInbox>> {
+        self.pairs.get(usize::from(number))?.inbox.get()?.upgrade()
     }
 }

@@ -25,7 +25,7 @@ pub mod proof;
 pub mod token;
 mod tunnel;
 
-pub use adjacent::{Adjacency, AdjacentWorker};
+pub use adjacent::{Adjacency, AdjacentInbox, AdjacentWorker};
 pub use backoff::{Backoff, BackoffConfig};
 pub use batch::PacketBatch;
 pub use channel::{Channel, ChannelConfig, ChannelError};

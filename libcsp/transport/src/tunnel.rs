@@ -133,18 +133,8 @@ impl TunnelBatch {
     pub fn push(&mut self, now: Instant, record: &Record<'_>, parts: &[&[u8]]) -> Result<(), Full> {
         let last = &mut self.last;
         last.grow_older(now);
-        let payload_len = payload_len(parts);
-        let header = record.emit_header(u32::try_from(payload_len).map_err(|_| Full)?);
-        let start = last.len;
-        let end = start.saturating_add(padded_len(RECORD_HEADER_LEN.saturating_add(payload_len)));
-        let mut room = last.buffer.get_mut(start..end).ok_or(Full)?;
-        for part in core::iter::once(&header[..]).chain(parts.iter().copied()) {
-            let (here, rest) = core::mem::take(&mut room).split_at_mut_checked(part.len()).ok_or(Full)?;
-            here.copy_from_slice(part);
-            room = rest;
-        }
-        room.fill(0);
-        last.len = end;
+        let room = last.buffer.get_mut(last.len..).ok_or(Full)?;
+        last.len += record.emit_parts(parts, room).ok_or(Full)?;
         Ok(())
     }
 

@@ -296,6 +296,22 @@ impl<'a> Record<'a> {
         out
     }
 
+    /// Writes header, payload and padding; returns their length. The payload is in `parts`, the record's own
+    /// is ignored. `None` if `out` is too short, or the payload exceeds a record's length field.
+    pub fn emit_parts(&self, parts: &[&[u8]], out: &mut [u8]) -> Option<usize> {
+        let payload_len: usize = parts.iter().map(|part| part.len()).sum();
+        let header = self.emit_header(u32::try_from(payload_len).ok()?);
+        let len = padded_len(RECORD_HEADER_LEN.saturating_add(payload_len));
+        let mut room = out.get_mut(..len)?;
+        for part in core::iter::once(&header[..]).chain(parts.iter().copied()) {
+            let (here, rest) = core::mem::take(&mut room).split_at_mut_checked(part.len())?;
+            here.copy_from_slice(part);
+            room = rest;
+        }
+        room.fill(0);
+        Some(len)
+    }
+
     /// Length of the record in bytes, header and padding included.
     pub fn len(&self) -> usize {
         padded_len(RECORD_HEADER_LEN + self.payload.len())

@@ -43,7 +43,7 @@ pub fn run(
     config: Config,
     lan: Lan,
     threads: &Threads,
-    adjacency: Option<&Adjacency>,
+    adjacency: Option<&Arc<Adjacency>>,
 ) -> Result<(), DaemonError> {
     let mut record = NodeRecord::new(config.node.id, Role::NetworkNode, config.admin.url(&config.node));
     record.workers = config.workers.into();

@@ -58,7 +58,7 @@ impl DataWorkers {
         config: &Config,
         record: &NodeRecord,
         lan: Lan,
-        (threads, adjacency): (&Threads, Option<&Adjacency>),
+        (threads, adjacency): (&Threads, Option<&Arc<Adjacency>>),
     ) -> Result<Self, DaemonError> {
         let keys = lan.keys;
         let mut all = DataWorkers {
@@ -87,6 +87,7 @@ impl DataWorkers {
             all.threads.push(match adjacency {
                 None => threads.start(thread, worker, QUESTIONS_MAX, config.spin_us)?,
                 Some(both) => {
+                    worker.set_adjacency(Arc::clone(both));
                     let worker = Arc::new(Mutex::new(worker));
                     both.set(number, Arc::new(Adjacent::new(&worker, both.proxy_node)));
                     threads.start(thread, worker, QUESTIONS_MAX, config.spin_us)?

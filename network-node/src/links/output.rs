@@ -20,6 +20,13 @@ impl NetworkOutput for Links {
         let at = self.places.of_worker(proxy, record.worker).ok_or(TunnelFull)?;
         let tunnel = self.tunnels.get_mut(at).ok_or(TunnelFull)?;
         let (State::Up(..), Some(batch)) = (tunnel.state, &mut tunnel.batch) else { return Err(TunnelFull) };
+        if let Some(inbox) = &tunnel.inbox {
+            // What is queued stays before what follows.
+            if batch.is_empty() && inbox.leave(record, parts) {
+                return Ok(());
+            }
+            inbox.shut();
+        }
         let endpoint = &mut self.endpoints[tunnel.spec.endpoint];
         batch.send(now, endpoint, record, parts).map_err(|_| TunnelFull)
     }

@@ -1,10 +1,16 @@
-//! The network node's worker in this worker's thread, which takes records by a call.
+//! The network node's worker in this worker's thread, which takes records by a call, and leaves those from
+//! the LAN in memory of the TCP engine.
+
+mod inbox;
 
 use std::sync::Arc;
 
-use csp_transport::{Adjacency, AdjacentWorker};
+use csp_tcp::Buffer;
+use csp_transport::{Adjacency, AdjacentInbox, AdjacentWorker};
 use csp_types::{Instant, NodeId};
 use csp_wire::tunnel::Record;
+
+use inbox::{BUFFERS_MAX, Inbox};
 
 /// What is sent in one turn, in bytes, so that the LAN's frames are received in between.
 const BYTES_PER_TURN: usize = 1 << 20;
@@ -25,11 +31,24 @@ pub(crate) struct Adjacent {
     sent: usize,
     /// Records taken so far.
     taken: u64,
+    inbox: Arc<Inbox>,
+    /// The number of the network node's worker while the tunnel is up at this end.
+    via: Option<u32>,
+    /// Buffers in which records were left before this turn.
+    filled: usize,
+    /// Some records went through the tunnel before this turn, maybe since these were too few.
+    was_shut: bool,
+    /// Buffers to lend: as many as were needed lately.
+    level: usize,
+    /// Buffers in which records were left so far.
+    left: u64,
 }
 
 impl Adjacent {
     /// Sets the nodes that share threads, and the number of this worker.
     pub(crate) fn set(&mut self, nodes: Arc<Adjacency>, number: u8) {
+        let inbox: Arc<dyn AdjacentInbox> = self.inbox.clone();
+        nodes.set_inbox(number, Arc::downgrade(&inbox));
         self.nodes = Some((nodes, number));
     }
 
@@ -42,6 +61,60 @@ impl Adjacent {
         self.worker = nodes.get(*number).cloned();
         self.up = self.worker.as_ref().is_some_and(|worker| worker.is_up());
         self.worker.is_some()
+    }
+
+    /// The tunnel is up at this end: its network node's worker has this number.
+    pub(super) fn tunnel_up(&mut self, via: u32) {
+        self.via = Some(via);
+    }
+
+    /// The tunnel of a network node's worker is down at this end.
+    pub(super) fn tunnel_down(&mut self, via: u32) {
+        if self.via.take_if(|up| *up == via).is_some() {
+            self.inbox.shut();
+        }
+    }
+
+    /// Returns the next buffer that was lent, the length of the records in it, and the number of the network
+    /// node's worker that left them.
+    pub(crate) fn take_left(&mut self) -> Option<(Buffer, usize, Option<u32>)> {
+        let (buffer, len) = self.inbox.take()?;
+        self.filled += usize::from(len > 0);
+        self.left += u64::from(len > 0);
+        Some((buffer, len, self.via))
+    }
+
+    /// Returns whether records wait for the next turn.
+    pub(crate) fn is_left(&self) -> bool {
+        self.via.is_some() && !self.inbox.is_empty()
+    }
+
+    /// All records that were left have been taken, and those that are in the tunnel are taken next: others
+    /// may be left again, unless [`is_behind`](Self::is_behind) follows.
+    pub(crate) fn open(&mut self) {
+        self.was_shut = self.inbox.is_shut();
+        if self.via.is_some() {
+            self.inbox.open();
+        }
+    }
+
+    /// Some records stay in the tunnel after this turn.
+    pub(crate) fn is_behind(&mut self) {
+        self.inbox.shut();
+    }
+
+    /// Returns how many buffers to lend until the next turn: one more than was needed lately, or twice as
+    /// many if those did not suffice.
+    pub(crate) fn wanted(&mut self) -> usize {
+        let filled = std::mem::take(&mut self.filled);
+        let needed = if self.was_shut { 2 * filled } else { filled };
+        self.level = (needed + 1).max(self.level - self.level.div_ceil(8)).min(BUFFERS_MAX);
+        if self.via.is_none() || self.inbox.is_shut() { 0 } else { self.level }
+    }
+
+    /// Lends memory for records.
+    pub(crate) fn lend(&self, buffer: Buffer) {
+        self.inbox.lend(buffer);
     }
 
     /// Allows further records; returns whether the turn before had to stop.
@@ -63,6 +136,16 @@ impl Adjacent {
     /// Returns the number of records taken so far.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
+    }
+
+    /// Returns the bytes of all buffers that are lent.
+    pub(crate) fn lent(&self) -> usize {
+        self.inbox.lent()
+    }
+
+    /// Returns the number of buffers in which records were left so far.
+    pub(crate) fn left(&self) -> u64 {
+        self.left
     }
 
     /// Passes a record on, with its headers in the first part; `false` if it has to go through the tunnel.

@@ -17,6 +17,8 @@ pub struct Report {
     pub hairpins: u64,
     /// Records that a proxy handed over to a network node's worker of its thread.
     pub handed_over: u64,
+    /// Buffers in which a network node left records for the proxy that shares its thread.
+    pub left: u64,
     /// Datagrams that network nodes reassembled.
     pub reassembled: u64,
     /// Transactions that completed.
@@ -75,6 +77,7 @@ pub(crate) fn judge(world: &mut World) {
     let of_proxy = |proxy: &csp_proxy_node::ProxyWorker| proxy.core().counters().connections_hairpin;
     report.hairpins = world.proxies.iter().flatten().map(of_proxy).sum();
     let workers = world.networks.iter().flatten().flat_map(|network| &network.workers);
+    report.left = world.proxies.iter().flatten().map(|proxy| proxy.buffers_left()).sum();
     report.handed_over = world.proxies.iter().flatten().map(|proxy| proxy.records_handed_over()).sum();
     report.reassembled =
         workers.map(|(worker, _)| worker.get().core().counters().datagrams_reassembled).sum();
@@ -153,10 +156,11 @@ fn leftovers(world: &World) -> Vec<String> {
         look("client", table, left);
     }
     for (at, proxy) in world.proxies.iter().enumerate() {
-        let Some(core) = proxy.as_ref().map(|p| p.core()) else { continue };
-        let node = format!("pn-{}", at + 1);
+        let Some(proxy) = proxy else { continue };
+        let (core, node) = (proxy.core(), format!("pn-{}", at + 1));
+        let lent = proxy.bytes_lent() / core.tcp().config().block_len;
         for (table, left) in of_tcp(core.tcp()) {
-            look(&node, table, left);
+            look(&node, table, if table == BLOCKS { left.abs_diff(lent) } else { left });
         }
         look(&node, "flows", core.flow_count());
         look(&node, "ends of hairpins", core.hairpin_count());
@@ -183,6 +187,9 @@ fn leftovers(world: &World) -> Vec<String> {
     found
 }
 
+/// The table of payload memory.
+const BLOCKS: &str = "payload blocks";
+
 /// Returns the tables of a TCP engine, with the number of their entries.
 pub(crate) fn of_tcp(tcp: &csp_tcp::Stack) -> [(&'static str, usize); 5] {
     let o = tcp.occupancy();
@@ -190,7 +197,7 @@ pub(crate) fn of_tcp(tcp: &csp_tcp::Stack) -> [(&'static str, usize); 5] {
         ("connections", o.connections.0),
         ("half-open connections", o.half_open.0),
         ("TIME-WAIT entries", o.time_wait.0),
-        ("payload blocks", o.blocks.0),
+        (BLOCKS, o.blocks.0),
         ("range sets", o.range_sets.0),
     ]
 }

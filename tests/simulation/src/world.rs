@@ -188,11 +188,11 @@ impl World {
     fn join(&mut self) {
         let (network, proxy) = (self.networks.first().and_then(Option::as_ref), self.proxies[0].as_mut());
         let Some((network, proxy)) = network.zip(proxy) else { return };
-        let adjacency = Adjacency::new(node("nn-1"), node(&proxy_name(0)), 1);
-        if let Some((SharedWorker(worker), _)) = network.workers.first() {
-            adjacency.set(0, Arc::new(Adjacent::new(worker, adjacency.proxy_node)));
-        }
-        proxy.set_adjacency(Arc::new(adjacency));
+        let adjacency = Arc::new(Adjacency::new(node("nn-1"), node(&proxy_name(0)), 1));
+        let Some((worker, _)) = network.workers.first() else { return };
+        adjacency.set(0, Arc::new(Adjacent::new(&worker.0, adjacency.proxy_node)));
+        worker.get().set_adjacency(Arc::clone(&adjacency));
+        proxy.set_adjacency(adjacency);
     }
 
     fn network(&self, at: usize) -> NetworkNode {
