@@ -360,6 +360,7 @@ impl ProxyWorker {
         if self.links.adjacent.is_left() {
             return Ok(Armed::Busy);
         }
+        self.shrink_inbox();
         for endpoint in self.links.tunnel_endpoints.iter_mut().chain(&mut self.links.channel_endpoints) {
             if endpoint.arm()? == Armed::Busy {
                 return Ok(Armed::Busy);
@@ -380,6 +381,8 @@ impl ProxyWorker {
 
     /// Closes every link cleanly.
     pub fn close(&mut self, now: Instant) {
+        self.take_left(now);
+        self.links.adjacent.close();
         for endpoint in self.links.tunnel_endpoints.iter_mut().chain(&mut self.links.channel_endpoints) {
             let links: Vec<LinkId> = endpoint.links().map(|info| info.link).collect();
             links.into_iter().for_each(|link| endpoint.close(now, link));

@@ -104,12 +104,23 @@ impl Adjacent {
     }
 
     /// Returns how many buffers to lend until the next turn: one more than was needed lately, or twice as
-    /// many if those did not suffice.
-    pub(crate) fn wanted(&mut self) -> usize {
+    /// many if those did not suffice, but at most `most`.
+    pub(crate) fn wanted(&mut self, most: usize) -> usize {
         let filled = std::mem::take(&mut self.filled);
         let needed = if self.was_shut { 2 * filled } else { filled };
-        self.level = (needed + 1).max(self.level - self.level.div_ceil(8)).min(BUFFERS_MAX);
+        self.level = (needed + 1).max(self.level - self.level.div_ceil(8)).min(most.min(BUFFERS_MAX));
         if self.via.is_none() || self.inbox.is_shut() { 0 } else { self.level }
+    }
+
+    /// Returns a buffer that was lent beyond the first one.
+    pub(crate) fn take_unneeded(&mut self) -> Option<Buffer> {
+        self.inbox.take_unneeded()
+    }
+
+    /// The tunnels end.
+    pub(crate) fn close(&mut self) {
+        self.via = None;
+        self.inbox.shut();
     }
 
     /// Lends memory for records.

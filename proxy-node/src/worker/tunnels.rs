@@ -1,6 +1,6 @@
 //! What network nodes send: records in messages of their tunnels, or left by the one in this thread.
 
-use csp_tcp::{Buffer, Direction};
+use csp_tcp::{Buffer, Direction, REGION_BLOCKS};
 use csp_transport::{LinkEvent, LinkId, MessageKind};
 use csp_types::Instant;
 use csp_wire::tunnel::{RecordKind, Records};
@@ -24,9 +24,18 @@ impl ProxyWorker {
 
     /// Lends memory for the records that the network node's worker of this thread receives next.
     pub(super) fn lend_inbox(&mut self) {
-        for _ in 0..self.links.adjacent.wanted() {
+        // A sixteenth of the regions of both directions: small payload needs others to be copied to.
+        let regions = self.core.tcp().config().blocks / REGION_BLOCKS;
+        for _ in 0..self.links.adjacent.wanted((regions / 16).max(1)) {
             let Some(buffer) = self.core.lend_buffer(Direction::Receive) else { return };
             self.links.adjacent.lend(buffer);
+        }
+    }
+
+    /// Takes memory back that the next turn does not need: it may be far away.
+    pub(super) fn shrink_inbox(&mut self) {
+        while let Some(buffer) = self.links.adjacent.take_unneeded() {
+            self.core.return_buffer(buffer);
         }
     }
 

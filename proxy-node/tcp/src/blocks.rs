@@ -15,7 +15,7 @@ use crate::chain::Nodes;
 use crate::list::IndexList;
 
 /// Blocks per region: one bit of a word for each.
-const REGION_BLOCKS: usize = 64;
+pub const REGION_BLOCKS: usize = 64;
 
 /// Location of payload: a block, and an offset in bytes within it. The payload may continue in the following
 /// blocks of the region.

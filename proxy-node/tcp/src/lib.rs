@@ -64,7 +64,7 @@ pub use api::{
     Arrival, ConnectError, ConnectionInfo, DropReason, Event, FailReason, ListenError, Occupancy, PathError,
     State, Transmit,
 };
-pub use blocks::{Buffer, Direction};
+pub use blocks::{Buffer, Direction, REGION_BLOCKS};
 pub use chain::Slices;
 pub use config::{CongestionControl, ConnectionOptions, StackConfig};
 pub use cookies::SynCookies;

@@ -65,6 +65,12 @@ impl Inbox {
         filled.or_else(|| contents.empty.pop().map(|buffer| (buffer, 0)))
     }
 
+    /// Returns a buffer without records, if there is another one.
+    pub(super) fn take_unneeded(&self) -> Option<Buffer> {
+        let mut contents = self.contents();
+        if contents.empty.len() > 1 { contents.empty.pop() } else { None }
+    }
+
     /// Adds a buffer.
     pub(super) fn lend(&self, buffer: Buffer) {
         self.contents().empty.push(buffer);
