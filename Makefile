@@ -276,6 +276,13 @@ bench: packages-compare build ## requests through CSP beside nginx directly, HAP
 bench-quick: packages-compare build ## six works of `make bench` on one host, beside nginx directly and HAProxy (root, an idle machine, 3 minutes)
 	@$(RELEASE)/csp-bench --quick $(BENCH)
 
+.PHONY: bench-front
+bench-front: packages-compare build ## plain servers behind a VIP beside HAProxy on the same host, by the edge process and by two daemons (root, an idle machine, 8 minutes; BENCH="--rounds 5")
+	@$(RELEASE)/csp-bench $(FRONT) $(BENCH)
+	@$(RELEASE)/csp-bench $(FRONT) --two-processes $(BENCH)
+
+FRONT = --layout edge --contender csp-plain --contender haproxy-tcp --work 100b-64 --work 16kib-64 --work 1mib-16 --work upload --work 100b-each --work 100b-1
+
 .PHONY: bench-wait
 bench-wait: packages-run build ## latency, throughput and processor time by spin_us and CSP_SPIN_US, beside kernel TCP (root, 20 minutes; BENCH=...)
 	@$(RELEASE)/csp-wait-bench $(BENCH)

@@ -18,6 +18,7 @@ mod handlers;
 mod messages;
 mod metrics;
 mod modules;
+mod names;
 mod planning;
 mod plans;
 mod policy;

@@ -27,6 +27,7 @@ impl Policy {
             check_unicast(service.vip, &format!("{at}.vip"), problems);
             crate::servers::check_pool(&mut reach, service, &at, problems);
         }
+        crate::servers::check_names(self, problems);
         check_count("channels", self.channels.len(), 0, CHANNELS_MAX, problems);
         for (index, channel) in self.channels.iter().enumerate() {
             check_channel(channel, &format!("channels[{index}]"), problems);
@@ -43,7 +44,7 @@ impl Policy {
         crate::flows::check(self, problems);
         let members = self.contexts.iter().flat_map(|context| &context.pool);
         let members = members.chain(crate::framing::members(&self.channels)).copied().map(Server::from);
-        let members = members.chain(self.services.iter().flat_map(|service| &service.pool).copied());
+        let members = members.chain(self.services.iter().flat_map(|service| &service.pool).cloned());
         let members: HashSet<_> = members.map(|server| (server.host(), server.port)).collect();
         if members.len() > MEMBERS_MAX {
             let message =
@@ -199,6 +200,13 @@ pub(crate) fn check_count(at: &str, count: usize, min: usize, max: usize, proble
 
 /// The address must be one that a host on the LAN can have.
 pub(crate) fn check_unicast(address: IpAddr, at: &str, problems: &mut Problems) {
+    if let Some(fault) = unicast_fault(address) {
+        problems.add(at, fault);
+    }
+}
+
+/// Returns why no host on the LAN can have an address, if so.
+pub(crate) fn unicast_fault(address: IpAddr) -> Option<String> {
     let kind = match address {
         _ if address.is_unspecified() => "the unspecified address",
         _ if address.is_loopback() => "a loopback address",
@@ -208,7 +216,7 @@ pub(crate) fn check_unicast(address: IpAddr, at: &str, problems: &mut Problems) 
         IpAddr::V4(v4) if v4.octets()[0] == 0 || v4.octets()[0] >= 240 => "a reserved address",
         IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => "an IPv4-mapped address; write it as IPv4",
         IpAddr::V6(v6) if v6.is_unicast_link_local() => "a link-local address",
-        _ => return,
+        _ => return None,
     };
-    problems.add(at, format!("{address} is {kind}; allowed are unicast addresses"));
+    Some(format!("{address} is {kind}; allowed are unicast addresses"))
 }

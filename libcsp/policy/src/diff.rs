@@ -109,6 +109,9 @@ fn changes(old: &Service, new: &Service, lines: &mut Vec<String>) {
     change("backlog.time_s", old.backlog.time_s.to_string(), new.backlog.time_s.to_string());
     let (was, is) = (&old.servers, &new.servers);
     let timeout = |ms: u32| format!("{ms} ms");
+    change("servers.balance", format!("{:?}", was.balance), format!("{:?}", is.balance));
+    change("servers.all_down", format!("{:?}", was.all_down), format!("{:?}", is.all_down));
+    change("servers.slow_start_ms", timeout(was.slow_start_ms), timeout(is.slow_start_ms));
     change("servers.connect_timeout_ms", timeout(was.connect_timeout_ms), timeout(is.connect_timeout_ms));
     let header = |header| format!("{header:?}").to_lowercase();
     change("servers.proxy_protocol", header(was.proxy_protocol), header(is.proxy_protocol));

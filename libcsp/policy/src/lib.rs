@@ -71,7 +71,10 @@ pub use queries::{
     MESSAGE_KIB, QUERIES_MAX, QUERY_KIB_MAX, QUERY_ROWS_MAX, QUERY_WAITING_MAX, Query, QueryLimits, RowFormat,
 };
 pub use requests::{REQUESTED_MAX, Requests};
-pub use servers::{HttpCheck, ProxyProtocol, Server, ServerCheck, ServerHost, ServerOptions, WEIGHT_MAX};
+pub use servers::{
+    AllDown, Balance, HttpCheck, ProxyProtocol, Reach, Server, ServerCheck, ServerHost, ServerOptions,
+    WEIGHT_MAX,
+};
 pub use vip_groups::{GROUP_NETWORKS_MAX, GROUP_PREFERRED_MAX, VIP_GROUPS_MAX, VipGroup};
 
 /// The only `apiVersion` this build understands.

@@ -370,6 +370,7 @@ impl Dispatcher {
         let service = self.services.get(number)?;
         let first = flows.get(service.backlog.first()?)?;
         let unserved = self.pools.unserved_since(service.weighted_members());
+        let unserved = unserved.filter(|_| !service.serves_anyhow(&self.pools));
         let grace = unserved.map(|since| first.began.max(since) + NO_SERVER_GRACE);
         let time = service.spec.backlog.time.map(|time| first.began + time);
         Some(([grace, time].into_iter().flatten().min()?, unserved.is_none()))
@@ -377,12 +378,16 @@ impl Dispatcher {
 
     /// Sends OPEN to a process, or calls a plain server; `false` if none would accept a connection.
     fn offer(&mut self, cx: &mut Context<'_, impl ProxyOutput>, label: FlowLabel) -> bool {
-        let Some(number) = cx.flows.get(label).map(|flow| flow.service) else { return true };
+        let known = cx.flows.get(label).map(|flow| (flow.service, flow.tuple.remote.ip()));
+        let Some((number, client)) = known else { return true };
         let excluded = *cx.upstreams.excluded(label);
         while let Some(service) = self.services.get_mut(number) {
-            let (candidates, local) = (service.members_but(&excluded), service.spec.address.ip());
+            let is_inner = cx.flows.is_inner(label);
+            let resort = service.resort(&self.pools, &excluded, !is_inner);
+            let candidates = service.members_but(&excluded, resort, client);
+            let local = service.spec.address.ip();
             let barred = |channel| self.offers.is_barred(label, channel);
-            let chosen = match cx.flows.is_inner(label) {
+            let chosen = match is_inner {
                 true => self.pools.choose(cx.now, candidates, local, barred).map(Chosen::Process),
                 false => self.pools.choose_any(cx.now, candidates, local, barred),
             };
@@ -391,7 +396,8 @@ impl Dispatcher {
                 Some(Chosen::Process(choice)) => choice.member,
                 Some(Chosen::Plain(member)) => member,
             };
-            service.chosen(member);
+            let warmth = self.pools.warmth(cx.now, member, service.spec.servers.slow_start);
+            service.chosen(member, warmth);
             match chosen {
                 Some(Chosen::Process(choice)) if !self.send_open(cx, label, choice) => {}
                 Some(Chosen::Plain(_)) => {

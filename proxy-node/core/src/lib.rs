@@ -73,7 +73,7 @@ pub use flow::{Attachment, Call, Flow, FlowTable, Joint, Stage};
 pub use hairpin::{HAIRPIN_WINDOW, HairpinConfig};
 pub use output::{Blocked, Lane, ProxyOutput};
 pub use pump::budget::SendBudget;
-pub use servers::{CheckSpec, HttpCheck, ProxyHeader, ServerOptions};
+pub use servers::{AllDown, Balance, CheckSpec, HttpCheck, ProxyHeader, ServerOptions};
 pub use shares::Charge;
 pub use snapshot::{FlowSnapshot, MemberSnapshot, RecentFlow, ServiceSnapshot};
 pub use upstream::{CLOSING_MAX, EXCLUDING_MAX};

@@ -12,6 +12,7 @@
 //! nothing. The end of either stream is passed on after its bytes, and so is a reset. A client does not see
 //! that a server could not be reached while another one may be.
 
+pub(crate) mod affinity;
 mod checks;
 mod header;
 
@@ -41,9 +42,35 @@ const HALF_CLOSED_MAX: Duration = Duration::from_secs(60);
 /// Largest number of bytes that are passed on in one go: one connection must not hold up the others.
 const PASS_MAX: usize = 256 * 1024;
 
-/// How the plain servers of a service are reached.
+/// By what a member is chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Balance {
+    /// The one with the fewest open connections, relative to its weight.
+    #[default]
+    LeastConnections,
+    /// By the client's address: one client's connections go to one member as long as it can be had.
+    Source,
+}
+
+/// What clients get while all members are down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum AllDown {
+    /// They wait for a time, then they are refused.
+    #[default]
+    Refuse,
+    /// Plain servers, as if they were up.
+    Serve,
+}
+
+/// How the servers of a service are chosen, and the plain ones reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerOptions {
+    /// By what one is chosen.
+    pub balance: Balance,
+    /// What clients get while all are down.
+    pub all_down: AllDown,
+    /// How long a plain server that is up again gets less than its share, which grows meanwhile.
+    pub slow_start: Duration,
     /// Time for the establishment of a connection.
     pub connect_timeout: Duration,
     /// The header before the first byte, which has the client's address.
@@ -54,7 +81,14 @@ pub struct ServerOptions {
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        ServerOptions { connect_timeout: Duration::from_secs(3), header: None, check: None }
+        ServerOptions {
+            balance: Balance::default(),
+            all_down: AllDown::default(),
+            slow_start: Duration::ZERO,
+            connect_timeout: Duration::from_secs(3),
+            header: None,
+            check: None,
+        }
     }
 }
 
@@ -155,7 +189,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             return self.remove_flow(server);
         };
         let now = self.cx.now;
-        self.dispatcher.plain_up(call.member);
+        self.dispatcher.plain_up(now, call.member);
         let header = self.dispatcher.service(service).and_then(|service| service.spec.servers.header);
         if let Some(header) = header {
             let bytes = header.bytes(tuple.remote, tuple.local);

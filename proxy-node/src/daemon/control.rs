@@ -25,6 +25,7 @@ use super::curve_keys::KeyRing;
 use super::data_thread::Question;
 use super::metrics::{ModuleMetrics, Published, WorkerMetrics};
 use super::modules::Modules;
+use super::names::Names;
 use super::plans::Plans;
 use super::prepare::Prepared;
 use super::{admin, handlers, planning, policy, providers};
@@ -133,16 +134,29 @@ async fn serve(
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
     let mut numbers = policy::Numbers::new(rand::random()).of_proxy(config.node.id, costs);
     let mut prepared = Prepared::default();
+    let names = Names::default();
+    let looking = tokio::spawn(names.clone().serve());
+    let (folder, mut in_force) = (&config.messages.curve_keys, None::<ActivePolicy>);
     let ended = loop {
         match shell.next().await {
             Event::Membership(now) => send_registered(workers, config.node.id, &now),
             Event::Policy(active) => {
-                let folder = &config.messages.curve_keys;
+                names.set(active.policy.server_names());
                 let state = (&mut numbers, &mut prepared, &times, &plans);
-                let applied = apply(workers, &active, state, (folder, &modules)).await;
+                let applied = apply(workers, &active, state, (folder, &modules, &names)).await;
                 shell.ack(active.generation, applied).await;
+                in_force = Some(active);
             }
             Event::Tick => {
+                if let Some(active) = in_force.as_ref().filter(|_| names.take_changed()) {
+                    let state = (&mut numbers, &mut prepared, &times, &plans);
+                    if let Err(fault) = apply(workers, active, state, (folder, &modules, &names)).await {
+                        tracing::warn!(
+                            fault,
+                            "the policy was applied to new addresses of servers, not all of it"
+                        );
+                    }
+                }
                 set_readiness(&shell.readiness, workers);
                 modules.log_stops();
                 if modules.have_come() {
@@ -152,6 +166,7 @@ async fn serve(
             Event::End(ended) => break ended,
         }
     };
+    looking.abort();
     shell.shutdown().await;
     Ok(ended?)
 }
@@ -269,11 +284,11 @@ async fn apply(
     workers: &[Worker],
     active: &ActivePolicy,
     (numbers, prepared, times, plans): (&mut policy::Numbers, &mut Prepared, &ApplyTimes, &Plans),
-    (curve_keys, modules): (&Path, &Arc<Modules>),
+    (curve_keys, modules, names): (&Path, &Arc<Modules>, &Names),
 ) -> Result<(), String> {
     let received = clock::now();
     let ring = KeyRing::load(curve_keys);
-    let policy = policy::translate(&plans.of(&active.policy)?, numbers, (&ring, modules));
+    let policy = policy::translate(&plans.of(&active.policy)?, numbers, (&ring, modules), names);
     modules.set_active(&active.policy);
     prepared.prepare(&policy, workers.len());
     // What one worker cannot serve of it must not keep the others from the rest.

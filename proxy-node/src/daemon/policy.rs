@@ -13,18 +13,19 @@ use std::sync::Arc;
 
 use csp_election::GroupId;
 use csp_planner::Planned;
-use csp_policy::{Channel, ChannelPort, TcpOptions};
+use csp_policy::{Channel, ChannelPort, Reach, TcpOptions};
 use csp_services::{ContextSpec, MessagesPolicy};
 use csp_types::{Duration, NodeId};
 
 use crate::WorkerPolicy;
 use crate::core::{
-    BacklogLimits, CheckSpec, EgressRule, HttpCheck, PoolServer, ProxyHeader, ServerHost, ServerOptions,
-    ServiceSpec, ServiceTcp,
+    AllDown, BacklogLimits, Balance, CheckSpec, EgressRule, HttpCheck, PoolServer, ProxyHeader, ServerHost,
+    ServerOptions, ServiceSpec, ServiceTcp,
 };
 
 use super::curve_keys::KeyRing;
 use super::modules::Modules;
+use super::names::Names;
 
 /// The numbers of local services: the same for a name as long as the daemon runs.
 #[derive(Debug, Default)]
@@ -67,11 +68,14 @@ pub fn translate(
     planned: &Planned,
     numbers: &mut Numbers,
     (ring, modules): (&KeyRing, &Arc<Modules>),
+    names: &Names,
 ) -> WorkerPolicy {
+    let policy = planned.policy();
+    let mut reach = Reach::of(policy);
     let service = |s: &csp_policy::Service| ServiceSpec {
         name: s.name.clone(),
         address: (s.vip, s.port).into(),
-        pool: s.pool.iter().filter_map(server).collect(),
+        pool: servers(&s.pool, names, &mut reach),
         local: None,
         between: None,
         servers: server_options(&s.servers, s.vip),
@@ -87,7 +91,6 @@ pub fn translate(
         except: e.except.clone(),
         tcp: translate_tcp(&e.tcp),
     };
-    let policy = planned.policy();
     numbers.number_channels(policy);
     let mut services: Vec<ServiceSpec> = policy.services.iter().map(service).collect();
     let mut messages = MessagesPolicy::default();
@@ -150,14 +153,45 @@ fn context_service(context: &csp_policy::GContext) -> ServiceSpec {
     }
 }
 
-fn server(server: &csp_policy::Server) -> Option<PoolServer> {
-    let host = match server.host()? {
-        csp_policy::ServerHost::Node(node) => ServerHost::Node(node),
-        csp_policy::ServerHost::Address(address) => ServerHost::Address(address),
-    };
+/// Returns a pool as workers have it: each address of a name is a server.
+fn servers(pool: &[csp_policy::Server], names: &Names, reach: &mut Reach<'_>) -> Vec<PoolServer> {
+    let mut all: Vec<PoolServer> = Vec::new();
+    for of in pool {
+        let hosts: Vec<ServerHost> = match of.host() {
+            Some(csp_policy::ServerHost::Node(node)) => vec![ServerHost::Node(node)],
+            Some(csp_policy::ServerHost::Address(address)) => vec![ServerHost::Address(address)],
+            Some(csp_policy::ServerHost::Name(name)) => {
+                addresses(&name, of.port, names, reach).map(ServerHost::Address).collect()
+            }
+            None => Vec::new(),
+        };
+        for host in hosts {
+            if !all.iter().any(|known| (known.host, known.port) == (host, of.port)) {
+                all.push(server(of, host));
+            }
+        }
+    }
+    all
+}
+
+/// Returns the addresses of a name at which servers can be.
+fn addresses(name: &str, port: u16, names: &Names, reach: &mut Reach<'_>) -> impl Iterator<Item = IpAddr> {
+    let mut addresses = names.addresses(name);
+    addresses.retain(|address| match reach.refuses(*address, port) {
+        None => true,
+        Some(fault) => {
+            tracing::warn!(name, %address, fault, "an address of a name of servers is left out");
+            false
+        }
+    });
+    addresses.into_iter()
+}
+
+fn server(server: &csp_policy::Server, host: ServerHost) -> PoolServer {
     let bound = Some(server.max_connections).filter(|bound| *bound > 0);
     let connections_max = bound.unwrap_or(u32::MAX);
-    Some(PoolServer { host, port: server.port, weight: server.weight, connections_max })
+    let csp_policy::Server { port, weight, backup, .. } = *server;
+    PoolServer { host, port, weight, connections_max, backup }
 }
 
 fn server_options(options: &csp_policy::ServerOptions, vip: IpAddr) -> ServerOptions {
@@ -168,7 +202,16 @@ fn server_options(options: &csp_policy::ServerOptions, vip: IpAddr) -> ServerOpt
     };
     let connect_timeout = Duration::from_millis(options.connect_timeout_ms.into());
     let check = options.check.as_ref().map(|check| Arc::new(server_check(check, header, vip)));
-    ServerOptions { connect_timeout, header, check }
+    let balance = match options.balance {
+        csp_policy::Balance::LeastConnections => Balance::LeastConnections,
+        csp_policy::Balance::Source => Balance::Source,
+    };
+    let all_down = match options.all_down {
+        csp_policy::AllDown::Refuse => AllDown::Refuse,
+        csp_policy::AllDown::Serve => AllDown::Serve,
+    };
+    let slow_start = Duration::from_millis(options.slow_start_ms.into());
+    ServerOptions { balance, all_down, slow_start, connect_timeout, header, check }
 }
 
 fn server_check(check: &csp_policy::ServerCheck, header: Option<ProxyHeader>, vip: IpAddr) -> CheckSpec {

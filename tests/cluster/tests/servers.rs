@@ -3,18 +3,21 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use csp_cluster::configs::CLIENT_ADDRESS;
 use csp_cluster::testing::SERVING_DEADLINE;
-use csp_cluster::{Cluster, Process, Tier, VIP, testing, wait_until};
+use csp_cluster::{Cluster, Host, Process, Tier, VIP, testing, wait_until};
 
 /// Ports of the VIP: a service of plain servers, one with a program of the cluster in its pool, too, and one
 /// whose server gets the client's address by the PROXY protocol.
 const PLAIN: u16 = 8090;
 const MIXED: u16 = 8091;
 const TOLD: u16 = 8092;
+/// A service whose server has a name, and a backup.
+const NAMED: u16 = 8093;
+const NAME: &str = "plain.csp.test";
 /// Ports of the servers, and the one that expects the PROXY protocol.
 const SERVERS: [u16; 2] = [18_081, 18_082];
 const EXPECTS_HEADER: u16 = 18_083;
@@ -31,9 +34,15 @@ services:
   - {{name: plain, vip: {VIP}, port: {PLAIN}, pool: [{first}, {second}]}}
   - {{name: mixed, vip: {VIP}, port: {MIXED}, pool: [{{node: an-1, port: 80}}, {first}]}}
   - {{name: told, vip: {VIP}, port: {TOLD}, pool: [{told}], servers: {{proxy_protocol: v2}}}}
+  - name: named
+    vip: {VIP}
+    port: {NAMED}
+    pool: [{{name: {NAME}, port: {}}}, {{address: {CLIENT_ADDRESS}, port: {}, backup: true}}]
+    servers: {{balance: source, slow_start_ms: 1000}}
 egress:
   - {{address: 10.76.0.101, destinations: [10.76.0.0/24]}}
-"
+",
+        SERVERS[0], SERVERS[1]
     )
 }
 
@@ -101,6 +110,42 @@ fn bytes_in_both_directions(cluster: &Cluster) {
     assert_eq!(out.trim(), FILE_LEN.to_string(), "the upload arrives");
 }
 
+/// The names that a host knows, beside those of DNS: a file that `ip netns exec` puts in the place of
+/// `/etc/hosts`.
+struct HostsFile(PathBuf);
+
+impl HostsFile {
+    fn of(host: &Host) -> Self {
+        let folder = Path::new("/etc/netns").join(host.namespace());
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("hosts"), "127.0.0.1 localhost\n").unwrap();
+        fs::write(folder.join("resolv.conf"), "nameserver 127.0.0.1\n").unwrap();
+        HostsFile(folder)
+    }
+
+    fn add(&self, name: &str, address: &str) {
+        // Written in place: the file is mounted, not its name.
+        let text = format!("127.0.0.1 localhost\n{address} {name}\n");
+        fs::write(self.0.join("hosts"), text).unwrap();
+    }
+}
+
+impl Drop for HostsFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server by its name, which nobody knows at first: the backup serves, then the server does.
+fn a_named_server(cluster: &Cluster, hosts: &HostsFile) {
+    let [named, backup] = SERVERS.map(|port| port.to_string());
+    assert_eq!(answers(cluster, NAMED, 10), BTreeMap::from([(backup, 10)]), "the name is not known");
+    hosts.add(NAME, CLIENT_ADDRESS);
+    let known = || answers(cluster, NAMED, 10).contains_key(&named).then_some(());
+    wait_until("the name to be looked up again", Duration::from_secs(60), known).unwrap();
+    assert_eq!(answers(cluster, NAMED, 10), BTreeMap::from([(named, 10)]), "the backup is not used");
+}
+
 fn state_of(cluster: &Cluster, port: u16) -> String {
     let out = cluster.cspctl(&["services"]).unwrap();
     let of = |line: &&str| line.contains(&format!("{CLIENT_ADDRESS}:{port}"));
@@ -130,6 +175,7 @@ fn apply(cluster: &Cluster, path: &Path) {
 #[test]
 fn plain_servers_stand_behind_a_vip_beside_programs_of_the_cluster() {
     let Some(mut cluster) = testing::lay_out("servers") else { return };
+    let hosts = HostsFile::of(cluster.host(Tier::ProxyNode));
     cluster.serve().unwrap();
     let first = server(&cluster, SERVERS[0]);
     let second = server(&cluster, SERVERS[1]);
@@ -143,6 +189,7 @@ fn plain_servers_stand_behind_a_vip_beside_programs_of_the_cluster() {
     assert!((10..=30).contains(&plain), "the program of the cluster gets the others: {counts:?}");
     let counts = answers(&cluster, TOLD, 3);
     assert_eq!(counts, BTreeMap::from([(format!("{EXPECTS_HEADER} {CLIENT_ADDRESS}"), 3)]));
+    a_named_server(&cluster, &hosts);
     let first = a_dead_server(&cluster, first);
     assert!(cluster.metric(Tier::ProxyNode, "csp_joined_bytes_total", "").unwrap() >= 2.0 * FILE_LEN as f64);
     assert_eq!(cluster.casualties(), "");

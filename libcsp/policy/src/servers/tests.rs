@@ -1,6 +1,6 @@
 //! Pools with plain servers.
 
-use crate::Policy;
+use crate::{Policy, Reach};
 
 /// A policy with a plain server in a pool beside a program's.
 const PLAIN: &str = "\
@@ -34,6 +34,31 @@ fn a_pool_has_programs_and_plain_servers() {
         "~ service web: pool + 10.1.2.3:8080 weight 3",
     ];
     assert_eq!(policy.diff(&other), expected);
+    let chosen = PLAIN
+        .replace("proxy_protocol: v2", "balance: source, all_down: serve, slow_start_ms: 10000")
+        .replace("max_connections: 100", "backup: true");
+    let chosen = Policy::parse_yaml(&chosen, "").unwrap();
+    assert_eq!(Policy::from_json(&chosen.to_json(), "").unwrap(), chosen);
+    assert!(!policy.to_json().contains("balance"), "as before it could be chosen");
+    assert!(chosen.services[0].pool[1].summary().ends_with("weight 2 backup"));
+}
+
+#[test]
+fn servers_may_have_names() {
+    let named = PLAIN.replace("address: 10.1.2.3", "name: web-1.example.");
+    let policy = Policy::parse_yaml(&named, "").unwrap();
+    assert_eq!(policy.server_names().into_iter().collect::<Vec<_>>(), ["web-1.example."]);
+    assert!(policy.services[0].pool[1].summary().starts_with("web-1.example.:8080 weight 2"));
+    let mut reach = Reach::of(&policy);
+    assert_eq!(reach.refuses([10, 1, 9, 9].into(), 80), None);
+    for (address, fault) in [
+        ([127, 0, 0, 1], "127.0.0.1 is a loopback address"),
+        ([10, 2, 0, 1], "no entry of egress reaches 10.2.0.1"),
+        ([10, 76, 0, 100], "10.76.0.100 port 80 is served by the cluster itself"),
+    ] {
+        let found = reach.refuses(address.into(), 80).unwrap();
+        assert!(found.starts_with(fault), "{found}");
+    }
 }
 
 #[test]
@@ -44,10 +69,14 @@ fn a_wrong_plain_server_is_refused() {
         assert!(error.contains(expected), "{error}");
     };
     let server = "address: 10.1.2.3, port: 8080, weight: 2, max_connections: 100";
-    refuses(server, "port: 80", "8:9: services[0].pool[1]: a server has either a node");
-    refuses(server, "node: an-2, address: 10.1.2.3, port: 80", "a server has either a node");
+    refuses(server, "port: 80", "8:9: services[0].pool[1]: a server has one of a node");
+    refuses(server, "node: an-2, address: 10.1.2.3, port: 80", "a server has one of a node");
+    refuses(server, "name: www, address: 10.1.2.3, port: 80", "a server has one of a node");
+    refuses("address: 10.1.2.3", "name: 10.1.2.3", "10.1.2.3 is an address: write `address`");
+    refuses("address: 10.1.2.3", "name: a..b", "\"a..b\" is no name of a host");
+    refuses("address: 10.1.2.3", "name: Www", "\"Www\" is no name of a host");
     refuses("node: an-1, port: 80", server, "10.1.2.3 port 8080 is in this pool already");
-    refuses("node: an-1, port: 80", "node: an-1, port: 80, max_connections: 3", "is for an address");
+    refuses("node: an-1, port: 80", "node: an-1, port: 80, max_connections: 3", "is for a plain server");
     refuses("10.1.2.3", "127.0.0.1", "127.0.0.1 is a loopback address");
     refuses("10.1.2.3", "www", "\"www\" is no address");
     refuses("10.1.2.3", "10.2.2.3", "services[0].pool[1].address: no entry of egress reaches 10.2.2.3");
@@ -68,6 +97,14 @@ fn a_wrong_plain_server_is_refused() {
         "port: 80, weight: 0}\n      - {address: 10.1.2.3, port: 8080, weight: 0",
         "services[0].pool: all weights are 0",
     );
+    let backup = "port: 80, backup: true}\n      - {address: 10.1.2.3, port: 8080, backup: true, weight: 2";
+    refuses(
+        "port: 80}\n      - {address: 10.1.2.3, port: 8080, weight: 2",
+        backup,
+        "every server is a backup",
+    );
+    refuses(v2, "balance: random", "`random` is not known; allowed are least-connections, source");
+    refuses(v2, "slow_start_ms: 4000000", "4000000 is not a time in milliseconds; allowed is 0 to 3600000");
     refuses("proxy_protocol: v2", "proxy_protocol: v3", "`v3` is not known; allowed are off, v1, v2");
     refuses("timeout_ms: 500", "timeout_ms: 5", "5 is not a time in milliseconds; allowed is 50 to 60000");
     let itself = PLAIN.replace("10.1.2.3, port: 8080", "10.76.0.100, port: 80").replace("10.1.0", "10.0.0");

@@ -24,8 +24,8 @@ impl Dispatcher {
     }
 
     /// Records that a connection to a plain server is established.
-    pub(crate) fn plain_up(&mut self, member: MemberId) {
-        self.pools.plain_up(member);
+    pub(crate) fn plain_up(&mut self, now: Instant, member: MemberId) {
+        self.pools.plain_up(now, member);
     }
 
     /// Records that a connection to a plain server was not established, for the reason with this code.

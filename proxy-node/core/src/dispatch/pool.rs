@@ -43,6 +43,7 @@ pub use owner::Claim;
 use place::Place;
 use plain::Plain;
 pub use plain::PlainState;
+pub(super) use plain::WARM;
 
 /// Largest number of members that one proxy worker keeps, named by policy (at most half of them) or announced
 /// by applications.
@@ -328,6 +329,13 @@ impl Pools {
         Some(since)
     }
 
+    /// Returns whether a member can get connections: it is up, and its node does not drain. `plain`: plain
+    /// servers count.
+    pub(crate) fn is_usable(&self, member: MemberId, plain: bool) -> bool {
+        let counts = |member: &Member| plain || member.plain.is_none();
+        self.get(member).is_some_and(|member| member.is_served() && !member.draining && counts(member))
+    }
+
     /// Returns whether a listener has become ready since the last call.
     pub fn take_readied(&mut self) -> bool {
         std::mem::take(&mut self.readied)
@@ -469,6 +477,8 @@ impl Pools {
             member.bound.remove(gone.address);
             member.unserved_since = now;
             member.credit -= u64::from(gone.credit);
+            let unserved = member.listeners == 0;
+            self.readied |= unserved; // those that wait for it may go to a backup
         }
         self.remove_if_unused(gone.member);
         Some(gone.member)

@@ -12,8 +12,8 @@ use csp_tcp::{CongestionControl, ConnectionOptions, EcnMode, StackConfig};
 use csp_types::{FlowLabel, Instant, NodeId};
 
 use super::backlog::{Backlog, BacklogLimits};
-use super::pool::{Candidate, MemberId, Pools};
-use crate::servers::ServerOptions;
+use super::pool::{Candidate, MemberId, Pools, WARM};
+use crate::servers::{AllDown, Balance, ServerOptions, affinity};
 use crate::service::upstream::Excluded;
 
 /// A pool member as named by policy.
@@ -27,6 +27,8 @@ pub struct PoolServer {
     pub weight: u16,
     /// Largest number of connections to a plain server at once; `u32::MAX`: no bound.
     pub connections_max: u32,
+    /// It gets connections only while no member is up that is none.
+    pub backup: bool,
 }
 
 /// Where a pool member is.
@@ -41,7 +43,8 @@ pub enum ServerHost {
 impl PoolServer {
     /// Returns the member of an application node, with weight 1.
     pub fn of_node(node: NodeId, port: u16) -> Self {
-        PoolServer { host: ServerHost::Node(node), port, weight: 1, connections_max: u32::MAX }
+        let host = ServerHost::Node(node);
+        PoolServer { host, port, weight: 1, connections_max: u32::MAX, backup: false }
     }
 }
 
@@ -51,6 +54,9 @@ pub(crate) struct PoolEntry {
     pub(crate) member: MemberId,
     weight: u16,
     connections_max: u32,
+    backup: bool,
+    /// Says by which clients it is preferred, on every proxy alike.
+    key: u64,
     /// Grows by [`TURN`] / weight with each connection. Among members with the same load the one with the
     /// smallest value gets the next connection, so that light load is distributed by weight, too.
     turn: u64,
@@ -59,12 +65,13 @@ pub(crate) struct PoolEntry {
 /// See [`PoolEntry::turn`].
 const TURN: u64 = 1 << 16;
 
-impl PoolEntry {
-    /// Returns the entry as a candidate for the next connection.
-    fn candidate(&self) -> Candidate {
-        let PoolEntry { member, weight, connections_max, turn } = *self;
-        Candidate { member, weight, connections_max, turn }
-    }
+/// Which members get connections that get none as long as others can.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Resort {
+    /// Those that are backups.
+    backups: bool,
+    /// Plain servers that are down.
+    down: bool,
 }
 
 /// A service as named by policy.
@@ -159,17 +166,56 @@ impl Service {
         self.members.iter().filter(|entry| entry.weight > 0).map(|entry| entry.member)
     }
 
-    /// Returns its members that are not excluded, as candidates for a connection.
-    pub(crate) fn members_but(&self, excluded: &Excluded) -> impl Iterator<Item = Candidate> {
-        self.members.iter().map(PoolEntry::candidate).filter(|candidate| !excluded.has(candidate.member))
+    /// Returns who gets connections now, since no member can that usually does. `plain`: they may go to plain
+    /// servers, too.
+    pub(crate) fn resort(&self, pools: &Pools, excluded: &Excluded, plain: bool) -> Resort {
+        let all_down = self.spec.servers.all_down;
+        if all_down == AllDown::Refuse && !self.members.iter().any(|entry| entry.backup) {
+            return Resort::default();
+        }
+        let can = |entry: &PoolEntry| {
+            entry.weight > 0 && !excluded.has(entry.member) && pools.is_usable(entry.member, plain)
+        };
+        let any = |backup| self.members.iter().any(|entry| entry.backup == backup && can(entry));
+        let backups = !any(false);
+        Resort { backups, down: backups && all_down == AllDown::Serve && !any(true) }
     }
 
-    /// Counts a connection that a member gets.
-    pub(crate) fn chosen(&mut self, member: MemberId) {
+    /// Returns its members that are not excluded, as candidates for a connection of this client.
+    pub(crate) fn members_but(
+        &self,
+        excluded: &Excluded,
+        resort: Resort,
+        client: IpAddr,
+    ) -> impl Iterator<Item = Candidate> {
+        let ServerOptions { balance, slow_start, .. } = self.spec.servers;
+        let source = (balance == Balance::Source).then(|| affinity::of_client(client));
+        let candidate = move |entry: &PoolEntry| Candidate {
+            member: entry.member,
+            weight: entry.weight,
+            connections_max: entry.connections_max,
+            turn: entry.turn,
+            affinity: source.map(|source| affinity::between(source, entry.key)),
+            slow_start,
+            backup: entry.backup,
+            even_down: resort.down,
+        };
+        let members = self.members.iter().filter(move |entry| resort.backups || !entry.backup);
+        members.map(candidate).filter(|candidate| !excluded.has(candidate.member))
+    }
+
+    /// Returns whether members that checks have put out of use get connections when all have been.
+    pub(crate) fn serves_anyhow(&self, pools: &Pools) -> bool {
+        let mut members = self.weighted_members();
+        self.spec.servers.all_down == AllDown::Serve && members.any(|member| pools.is_checked(member))
+    }
+
+    /// Counts a connection that a member gets, which has this part of its share, of [`WARM`].
+    pub(crate) fn chosen(&mut self, member: MemberId, warmth: u64) {
         if let Some(entry) = self.members.iter_mut().find(|entry| entry.member == member) {
             // One that got nothing for a time has no claim to all that others got meanwhile.
             self.clock = entry.turn.max(self.clock);
-            entry.turn = self.clock + TURN / u64::from(entry.weight.max(1));
+            entry.turn = self.clock + TURN * WARM / (u64::from(entry.weight.max(1)) * warmth.max(1));
         }
     }
 
@@ -179,8 +225,9 @@ impl Service {
         let last = self.members.iter().map(|entry| entry.turn).max().unwrap_or(0);
         let turn_of = |member| self.members.iter().find(|entry| entry.member == member).map(|e| e.turn);
         let entry = |&(member, server): &(MemberId, PoolServer)| {
-            let PoolServer { weight, connections_max, .. } = server;
-            PoolEntry { member, weight, connections_max, turn: turn_of(member).unwrap_or(last) }
+            let PoolServer { host, port, weight, connections_max, backup } = server;
+            let (key, turn) = (affinity::of_server(host, port), turn_of(member).unwrap_or(last));
+            PoolEntry { member, weight, connections_max, backup, key, turn }
         };
         let entries = named.iter().map(entry).collect();
         let former = std::mem::replace(&mut self.members, entries);

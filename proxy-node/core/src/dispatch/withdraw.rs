@@ -186,9 +186,12 @@ impl Dispatcher {
         let barred = |channel| channel == from.channel || self.offers.is_barred(label, channel);
         let local = service.spec.address.ip();
         let excluded = *cx.upstreams.excluded(label);
-        let starved = now >= flow.since + BUSY_PATIENCE
-            && self.pools.any_ready(now, service.members_but(&excluded), local, barred);
-        let wanted = starved || self.pools.any_idle(now, service.members_but(&excluded), local, barred);
+        let resort = service.resort(&self.pools, &excluded, !cx.flows.is_inner(label));
+        let client = flow.tuple.remote.ip();
+        let candidates = || service.members_but(&excluded, resort, client);
+        let starved =
+            now >= flow.since + BUSY_PATIENCE && self.pools.any_ready(now, candidates(), local, barred);
+        let wanted = starved || self.pools.any_idle(now, candidates(), local, barred);
         let number = flow.service;
         let reset = MessageHeader::of_flow(MessageKind::Reset, label, reason::CONNECTION_RESET, 0);
         // If RESET cannot be sent, the loss of the lane is about to be reported.
@@ -203,8 +206,10 @@ impl Dispatcher {
         self.take_back(now, cx.flows, label, from);
         let service = self.services.get(number);
         let barred = |channel| self.offers.is_barred(label, channel);
-        let to = service
-            .and_then(|service| self.pools.choose_idle(now, service.members_but(&excluded), local, barred));
+        let to = service.and_then(|service| {
+            let candidates = service.members_but(&excluded, resort, client);
+            self.pools.choose_idle(now, candidates, local, barred)
+        });
         if !to.is_some_and(|to| self.send_open(cx, label, to)) {
             self.dispatch(cx, label);
         }

@@ -1,6 +1,7 @@
 //! Plain servers: which gets a connection, what passes, and how connections end.
 #![expect(clippy::unwrap_used, reason = "a panic is a failed test")]
 
+mod choice;
 mod world;
 
 use csp_proxy_core::{BacklogLimits, CheckSpec, HttpCheck, ProxyHeader, ServerOptions, ServiceSpec};

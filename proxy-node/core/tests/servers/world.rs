@@ -226,6 +226,7 @@ pub fn web(servers: &[u8]) -> ServiceSpec {
         port: PORT,
         weight: 1,
         connections_max: u32::MAX,
+        backup: false,
     };
     ServiceSpec {
         name: "web".to_owned(),
@@ -243,7 +244,7 @@ impl World {
     /// Returns a world whose service has these servers, all of which listen.
     pub fn new(servers: &[u8]) -> Self {
         let tcp = StackConfig {
-            connections: 128,
+            connections: 512,
             blocks: 8192,
             keepalive_idle: Some(Duration::from_secs(10)),
             time_wait: Duration::from_secs(1),

@@ -87,6 +87,12 @@ impl Contender {
         self != Contender::DirectCopied || work.is_large()
     }
 
+    /// Returns whether this is this platform.
+    #[must_use]
+    pub const fn is_ours(self) -> bool {
+        matches!(self, Contender::Csp | Contender::CspPlain)
+    }
+
     const fn port(self) -> u16 {
         match self {
             Contender::Csp => 80,

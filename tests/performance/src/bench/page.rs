@@ -95,7 +95,8 @@ fn at_a_glance(sections: &[Section<'_>]) -> String {
             let _ = write!(out, "\n| {} | {heads}\n|---|{rule}\n", first.layout);
         }
         let cells = FIRST.map(|contender| {
-            let of = section.ratios.iter().filter(|ratio| ratio.to == contender.name());
+            let of_ours = |ratio: &&&Ratio| ratio.of == Contender::Csp.name();
+            let of = section.ratios.iter().filter(of_ours).filter(|ratio| ratio.to == contender.name());
             let shown = of.filter(|ratio| ratio.measure != Measure::ApplicationTime);
             shown.map(|ratio| ratio.short()).collect::<Vec<_>>().join(", ") + " | "
         });

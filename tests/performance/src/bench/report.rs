@@ -126,13 +126,15 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// This platform's figure divided by another contender's.
+/// A figure of this platform divided by another contender's.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ratio {
     /// Where tiers and servers are.
     pub layout: &'static str,
     /// What was asked.
     pub work: String,
+    /// Of whom.
+    pub of: &'static str,
     /// What is compared.
     pub measure: Measure,
     /// With whom.
@@ -160,6 +162,8 @@ pub struct Report {
     pub rounds: u32,
     /// Seconds of each turn.
     pub seconds: u32,
+    /// Network node and proxy node are one process, where they are on one host.
+    pub edge: bool,
     /// What was measured.
     pub rows: Vec<Row>,
     /// Ratios to the contenders with a bar, and to all others in requests a second.
@@ -168,20 +172,25 @@ pub struct Report {
 
 impl Report {
     pub(super) fn new(plan: &Plan) -> Self {
-        let (rounds, seconds) = (plan.rounds, plan.seconds);
-        Report { machine: machine(), commit: commit(), rounds, seconds, rows: Vec::new(), ratios: Vec::new() }
+        let Plan { rounds, seconds, edge, .. } = *plan;
+        let (rows, ratios) = (Vec::new(), Vec::new());
+        Report { machine: machine(), commit: commit(), rounds, seconds, edge, rows, ratios }
     }
 
     /// Takes the ratios.
     pub(super) fn compare(&mut self) {
-        let ours = self.rows.iter().filter(|row| row.key.2 == Contender::Csp);
+        let is_ours = |row: &&Row| row.key.2.is_ours();
         let mut ratios = Vec::new();
-        for own in ours {
-            let (layout, work, _) = own.key;
-            let others = |row: &&Row| (row.key.0, row.key.1) == (layout, work) && row.key.2 != Contender::Csp;
+        for own in self.rows.iter().filter(is_ours) {
+            let (layout, work, of) = own.key;
+            let others = |row: &&Row| (row.key.0, row.key.1) == (layout, work) && row.key.2 != of;
             for other in self.rows.iter().filter(others) {
                 let to = other.key.2;
-                let mut measures = bars(layout, work, to);
+                let mut measures = match of {
+                    Contender::Csp => bars(layout, work, to),
+                    _ if to.is_ours() => continue, // it is compared the other way round
+                    _ => bars_of_plain(layout, work, self.edge, to),
+                };
                 if !measures.iter().any(|(measure, _)| *measure == Measure::Rate) && !work.is_open_loop() {
                     measures.insert(0, (Measure::Rate, None));
                 }
@@ -209,6 +218,7 @@ fn ratio(own: &Row, other: &Row, measure: Measure, bar: Option<f64>) -> Ratio {
     Ratio {
         layout: own.layout,
         work: own.work.clone(),
+        of: own.contender,
         measure,
         to: other.contender,
         median,
@@ -254,6 +264,20 @@ fn bars(layout: Layout, work: Work, to: Contender) -> Vec<(Measure, Option<f64>)
     }
 }
 
+/// As [`bars`], of a plain server behind this platform, which `edge` says is one process at the edge.
+fn bars_of_plain(layout: Layout, work: Work, edge: bool, to: Contender) -> Vec<(Measure, Option<f64>)> {
+    match (layout, to, edge) {
+        _ if work.is_open_loop() => vec![(Measure::P90, None), (Measure::P99, None)],
+        (Layout::Edge, Contender::HaproxyTcp, true) => {
+            vec![(Measure::Rate, Some(1.0)), (Measure::P50, Some(1.0))]
+        }
+        (Layout::Edge, Contender::HaproxyTcp, false) => {
+            vec![(Measure::Rate, Some(0.75)), (Measure::P50, Some(1.5))]
+        }
+        _ => Vec::new(),
+    }
+}
+
 impl Ratio {
     /// Returns it for a cell of a table: the ratio, its measure unless that is the rate, its bar.
     pub(super) fn short(&self) -> String {
@@ -274,6 +298,9 @@ impl Ratio {
 impl fmt::Display for Ratio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, to) = (self.measure.name(), self.to);
+        if self.of != Contender::Csp.name() {
+            write!(f, "{}: ", self.of)?;
+        }
         match (&self.wrong, self.median) {
             (Some(wrong), _) => write!(f, "{name} of {to}: no ratio ({wrong})")?,
             (None, Some(median)) => {
@@ -347,6 +374,27 @@ Transfer/sec:     24.78MB
             .replace("Requests/sec", "  Socket errors: connect 0, read 1, write 0, timeout 0\nRequests/sec");
         assert!(Sample::of_wrk(&failed).unwrap().wrong.unwrap().starts_with("Socket errors"));
         assert!(Sample::of_wrk("unable to connect").is_err());
+    }
+
+    #[test]
+    fn a_plain_server_behind_this_platform_has_bars_of_its_own() {
+        let at_the_edge = |(contender, rate): (Contender, f64)| {
+            let row = row(contender, &[rate], None);
+            Row { key: (Layout::Edge, row.key.1, contender), ..row }
+        };
+        for (edge, met) in [(true, false), (false, true)] {
+            let rows = [(Contender::Csp, 120.0), (Contender::CspPlain, 90.0), (Contender::HaproxyTcp, 100.0)];
+            let rows = rows.map(at_the_edge).to_vec();
+            let (machine, commit) = (String::new(), String::new());
+            let mut report =
+                Report { machine, commit, rounds: 1, seconds: 1, edge, rows, ratios: Vec::new() };
+            report.compare();
+            let of_plain: Vec<&Ratio> =
+                report.ratios.iter().filter(|ratio| ratio.of == Contender::CspPlain.name()).collect();
+            let rate = of_plain.iter().find(|ratio| ratio.measure == Measure::Rate).unwrap();
+            assert_eq!((of_plain.len(), rate.to, rate.met), (2, Contender::HaproxyTcp.name(), Some(met)));
+            assert!(rate.to_string().starts_with("CSP, plain server: requests/s of HAProxy TCP: 0.90"));
+        }
     }
 
     #[test]

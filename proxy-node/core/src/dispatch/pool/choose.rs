@@ -3,11 +3,15 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use csp_types::Instant;
+use csp_types::{Duration, Instant};
 
 use super::bound::Closeness;
 use super::place::{Place, best};
 use super::{ChannelId, Choice, Member, MemberId, Pools};
+use crate::servers::affinity;
+
+/// Bits by which connections are shifted to be divided by a share.
+const LOAD_BITS: u32 = 24;
 
 /// A member that may get the next connection of a service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,19 +24,43 @@ pub struct Candidate {
     pub connections_max: u32,
     /// The smallest value is preferred among members with the same load.
     pub turn: u64,
+    /// If members are chosen by the client's address: the number of the two.
+    pub affinity: Option<u64>,
+    /// How long a plain server that is up again gets less than its share.
+    pub slow_start: Duration,
+    /// It comes after those that are not.
+    pub backup: bool,
+    /// It may be chosen although checks have put it out of use.
+    pub even_down: bool,
 }
 
 impl From<&MemberId> for Candidate {
     fn from(member: &MemberId) -> Self {
-        Candidate { member: *member, weight: 1, connections_max: u32::MAX, turn: 0 }
+        Candidate {
+            member: *member,
+            weight: 1,
+            connections_max: u32::MAX,
+            turn: 0,
+            affinity: None,
+            slow_start: Duration::ZERO,
+            backup: false,
+            even_down: false,
+        }
     }
 }
 
+/// The order of a candidate: in doubt, a backup, its load, its turn.
+type Rank = (bool, bool, u64, u64);
+
 impl Candidate {
-    /// Returns the order of this candidate with `open` connections: the smallest is chosen.
-    fn rank(&self, in_doubt: bool, open: u32) -> (bool, u64, u64) {
-        let load = (u64::from(open) << 16) / u64::from(self.weight.max(1));
-        (in_doubt, load, self.turn)
+    /// Returns the order of this candidate: the smallest is chosen.
+    fn rank(&self, now: Instant, in_doubt: bool, member: &Member) -> Rank {
+        let share = u64::from(self.weight.max(1)) * member.warmth(now, self.slow_start);
+        let (load, turn) = match self.affinity {
+            Some(affinity) => (u64::MAX - affinity::score(affinity, share), 0),
+            None => ((u64::from(member.open) << LOAD_BITS) / share, self.turn),
+        };
+        (in_doubt, self.backup, load, turn)
     }
 }
 
@@ -47,7 +75,8 @@ pub enum Chosen {
 
 impl Pools {
     /// For a connection to `local`: chooses the member with the fewest open connections, relative to its
-    /// weight, among those that would accept one, and in it the process with the fewest. Processes in doubt
+    /// weight, or the one that the client's address prefers, among those that would accept one, and in it
+    /// the process with the fewest. Processes in doubt
     /// come last, `barred` ones are left out. Takes one accept credit.
     pub fn choose_any<C: Into<Candidate>>(
         &mut self,
@@ -84,11 +113,11 @@ impl Pools {
         let rank = |candidate: Candidate| {
             let member = self.get(candidate.member).filter(|_| candidate.weight > 0)?;
             if member.plain.is_some() {
-                let is_ready = plain && member.plain_ready(now, candidate.connections_max);
-                return is_ready.then(|| (candidate.rank(false, member.open), candidate.member, None));
+                let is_ready = plain && member.plain_ready(now, &candidate);
+                return is_ready.then(|| (candidate.rank(now, false, member), candidate.member, None));
             }
             let (in_doubt, place) = self.best_of(now, member, &member.ready, local, &barred)?;
-            Some((candidate.rank(in_doubt, member.open), candidate.member, Some(place)))
+            Some((candidate.rank(now, in_doubt, member), candidate.member, Some(place)))
         };
         let found = candidates.into_iter().filter_map(|candidate| rank(candidate.into()));
         let (_, member, place) = found.min_by_key(|(rank, ..)| *rank)?;
@@ -109,8 +138,8 @@ impl Pools {
         barred: impl Fn(ChannelId) -> bool,
     ) -> Option<Choice> {
         let idle = |candidate: Candidate| {
-            let (open, place) = self.idle_at(now, candidate, local, &barred)?;
-            Some((candidate.rank(false, open), candidate.member, place))
+            let (member, place) = self.idle_at(now, candidate, local, &barred)?;
+            Some((candidate.rank(now, false, member), candidate.member, place))
         };
         let found = candidates.into_iter().filter_map(|candidate| idle(candidate.into()));
         let (_, member, place) = found.min_by_key(|(rank, ..)| *rank)?;
@@ -144,18 +173,18 @@ impl Pools {
         candidates.into_iter().filter_map(|candidate| best(candidate.into())).any(|(in_doubt, _)| !in_doubt)
     }
 
-    /// Returns the member's number of open connections, and the best place among its idle listeners.
+    /// Returns the member, and the best place among its idle listeners.
     fn idle_at(
         &self,
         now: Instant,
         candidate: Candidate,
         local: IpAddr,
         barred: impl Fn(ChannelId) -> bool,
-    ) -> Option<(u32, Place)> {
+    ) -> Option<(&Member, Place)> {
         let member = self.get(candidate.member).filter(|_| candidate.weight > 0)?;
         self.best_of(now, member, &member.idle, local, barred)
             .filter(|(in_doubt, _)| !in_doubt)
-            .map(|(_, place)| (member.open, place))
+            .map(|(_, place)| (member, place))
     }
 
     /// Returns the best of these places among the listeners that receive connections to `local`.

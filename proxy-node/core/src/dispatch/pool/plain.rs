@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use csp_types::{Duration, Instant};
 
-use super::{Member, MemberId, Pools};
+use super::{Candidate, Member, MemberId, Pools};
 use crate::dispatch::services::ServerHost;
 use crate::servers::CheckSpec;
 
@@ -23,11 +23,17 @@ use crate::servers::CheckSpec;
 const BACK_OFF: Duration = Duration::from_secs(1);
 /// Upper limit of that time, which doubles with each failed trial.
 const BACK_OFF_MAX: Duration = Duration::from_secs(30);
+/// The whole share of a plain server, of which one that is up again gets a part at first.
+pub(in crate::dispatch) const WARM: u64 = 256;
+/// That part at its beginning.
+const WARMTH_MIN: u64 = 8;
 
 /// Whether a plain server can be reached.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plain {
     down: Option<Down>,
+    /// Since when it is up after it was down.
+    up_since: Option<Instant>,
     /// Before this time connections cannot be begun, for a reason that is not the server's.
     unreached_until: Instant,
     checks: Option<CheckRow>,
@@ -100,23 +106,25 @@ impl Pools {
     pub(super) fn take_plain(&mut self, member: MemberId) {
         let Some(known) = self.get_mut(member) else { return };
         known.open += 1;
-        if let Some(down) = known.plain.as_mut().and_then(|plain| plain.down.as_mut()) {
+        let plain = known.plain.as_mut().filter(|plain| plain.checks.is_none());
+        if let Some(down) = plain.and_then(|plain| plain.down.as_mut()) {
             down.on_trial = true;
         }
     }
 
     /// Records that a connection to a plain server is established.
-    pub fn plain_up(&mut self, member: MemberId) {
+    pub fn plain_up(&mut self, now: Instant, member: MemberId) {
         let Some(known) = self.get_mut(member) else { return };
         known.accepted += 1;
         if known.plain.as_ref().is_some_and(|plain| plain.checks.is_none()) {
-            self.set_plain_up(member);
+            self.set_plain_up(now, member);
         }
     }
 
-    fn set_plain_up(&mut self, member: MemberId) {
-        let plain = self.get_mut(member).and_then(|known| known.plain.as_mut());
-        let Some(down) = plain.and_then(|plain| plain.down.take()) else { return };
+    fn set_plain_up(&mut self, now: Instant, member: MemberId) {
+        let Some(plain) = self.get_mut(member).and_then(|known| known.plain.as_mut()) else { return };
+        let Some(down) = plain.down.take() else { return };
+        plain.up_since = Some(now);
         self.retries.remove(&(down.retry_at, member));
         self.readied = true;
     }
@@ -139,7 +147,7 @@ impl Pools {
             Ok(()) => {
                 (row.passed, row.failed) = (row.passed.saturating_add(1), 0);
                 if row.passed >= row.rise {
-                    self.set_plain_up(member);
+                    self.set_plain_up(now, member);
                 }
             }
             Err(code) => {
@@ -179,6 +187,7 @@ impl Pools {
         plain.down = Some(Down { since, code, back_off, retry_at, on_trial: false });
         if before.is_none() {
             known.unserved_since = now;
+            self.readied = true; // those that wait for it may go to a backup
         }
         if let Some(down) = before {
             self.retries.remove(&(down.retry_at, member));
@@ -196,6 +205,17 @@ impl Pools {
         // A bound of its connections may have kept others waiting.
         self.readied = true;
         self.remove_if_unused(member);
+    }
+
+    /// Returns whether a member is a plain server that is checked.
+    pub(crate) fn is_checked(&self, member: MemberId) -> bool {
+        let plain = self.get(member).and_then(|member| member.plain.as_ref());
+        plain.is_some_and(|plain| plain.checks.is_some())
+    }
+
+    /// Returns which part of its share a member gets, of [`WARM`].
+    pub(crate) fn warmth(&self, now: Instant, member: MemberId, slow_start: Duration) -> u64 {
+        self.get(member).map_or(WARM, |member| member.warmth(now, slow_start))
     }
 
     /// Returns when a plain server that is down can be tried.
@@ -232,7 +252,22 @@ impl Member {
     }
 
     /// Returns whether this is a plain server that may get one connection now.
-    pub(super) fn plain_ready(&self, now: Instant, connections_max: u32) -> bool {
-        self.open < connections_max && self.plain.as_ref().is_some_and(|plain| plain.is_ready(now))
+    pub(super) fn plain_ready(&self, now: Instant, candidate: &Candidate) -> bool {
+        let is_ready = |plain: &Plain| match candidate.even_down && plain.checks.is_some() {
+            true => now >= plain.unreached_until,
+            false => plain.is_ready(now),
+        };
+        self.open < candidate.connections_max && self.plain.as_ref().is_some_and(is_ready)
+    }
+
+    /// Returns which part of its share it gets, of [`WARM`]: less while it is up again for less than
+    /// `slow_start`.
+    pub(super) fn warmth(&self, now: Instant, slow_start: Duration) -> u64 {
+        let up = self.plain.as_ref().and_then(|plain| plain.up_since);
+        let Some(up) = up.map(|since| now.saturating_since(since)).filter(|up| *up < slow_start) else {
+            return WARM;
+        };
+        let part = u128::from(WARM) * up.as_nanos() / slow_start.as_nanos().max(1);
+        (part as u64).max(WARMTH_MIN)
     }
 }
