@@ -3,6 +3,7 @@
 
 mod channels;
 mod contexts;
+mod forwarded;
 mod messages;
 mod quality;
 mod vip_groups;
@@ -19,6 +20,7 @@ use csp_api::mgmt::{
 };
 use csp_api::{RecentFlow, Text, TraceEntry, app, network, proxy};
 use csp_control::{AckState, ControlStatus, MemberState, Membership, NodeAck, PolicyManager};
+use csp_policy::Via;
 use csp_types::{FlowLabel, Role};
 use tokio::sync::{Mutex, watch};
 
@@ -167,18 +169,24 @@ impl Cluster {
     /// `GET /api/v1/services`.
     pub async fn services(&self) -> ServicesView {
         let targets = self.targets(&[Role::ProxyNode]);
-        let (answers, unreachable) =
-            self.fanout.ask::<Vec<proxy::Service>>(targets, "/v1/services", vec![]).await;
         let active = self.policy.known().active;
-        let services = active.iter().flat_map(|record| &record.policy.services);
-        let channels = active.iter().flat_map(|record| &record.policy.channels);
+        let policy = active.as_ref().map(|record| &record.policy);
+        let (proxies, network) = tokio::join!(
+            self.fanout.ask::<Vec<proxy::Service>>(targets, "/v1/services", vec![]),
+            self.forwarded(policy),
+        );
+        let (answers, mut unreachable) = proxies;
+        unreachable.extend(network.unreachable.iter().cloned());
+        let services = policy.into_iter().flat_map(|policy| &policy.services);
+        let channels = policy.into_iter().flat_map(|policy| &policy.channels);
         let of_channels = channels.flat_map(csp_policy::Channel::pool_services);
+        let view = |service: &csp_policy::Service| match service.via {
+            Via::Proxy => live(service, &answers),
+            Via::Network => network.view(service),
+        };
         ServicesView {
             generation: active.as_ref().map_or(0, |record| record.generation),
-            services: services
-                .map(|service| live(service, &answers))
-                .chain(of_channels.map(|service| live(&service, &answers)))
-                .collect(),
+            services: services.map(view).chain(of_channels.map(|service| live(&service, &answers))).collect(),
             unreachable,
         }
     }
@@ -460,12 +468,15 @@ fn live(service: &csp_policy::Service, seen: &[(Target, Vec<proxy::Service>)]) -
             processes: found.iter().map(|m| m.listeners).max().filter(|_| server.node.is_some()),
             open_connections: sum(|m| m.open),
             connections_total: sum(|m| m.connections_total),
+            packets_total: None,
         }
     });
     ServiceView {
         name: service.name.clone(),
         vip: service.vip.to_string(),
         port: service.port,
+        protocol: service.protocol.to_string(),
+        via: service.via.to_string(),
         pending: views.iter().map(|(_, s)| s.pending).fold(0, u64::saturating_add),
         pool: pool.collect(),
     }

@@ -186,11 +186,14 @@ fn overview() -> OverviewView {
         processes: Some(1),
         open_connections: Some(1),
         connections_total: Some(1),
+        packets_total: Some(1),
     };
     let service = ServiceView {
         name: "web".into(),
         vip: "10.76.0.100".into(),
         port: 80,
+        protocol: "tcp".into(),
+        via: "proxy".into(),
         pending: 1,
         pool: vec![member],
     };

@@ -173,7 +173,7 @@ function drawPolicy(view) {
 /** What a pool member can do: whether proxies reach a plain server, or how many processes listen. */
 function serverState(m) {
   const down = m.down_at || [];
-  if (m.address && m.open_connections === null) return "";
+  if (m.address && m.connections_total === null) return "";
   if (m.address) return down.length ? mark("bad", "✕", "down", down.join(", ")) : mark("good", "✓", "up");
   if (m.processes === 0) return mark("bad", "✕", "no process", "no process is listening");
   return m.processes === null ? "" : `${m.processes} process${m.processes === 1 ? "" : "es"}`;
@@ -184,7 +184,8 @@ function drawServices(view) {
   const share = (m) => h("span", {}, bar(m.open_connections || 0, most));
   const most = Math.max(1, ...services.flatMap((s) => s.pool.map((m) => m.open_connections || 0)));
   const draw = (s) => h("div", { class: "service" },
-    h("h3", {}, s.name, h("code", {}, address(s.vip, s.port)),
+    h("h3", {}, s.name, h("code", {}, address(s.vip, s.port) + (s.protocol === "udp" ? " udp" : "")),
+      s.via === "network" ? h("span", { class: "small" }, "packets are forwarded") : null,
       s.pending ? mark("warn", "▲", `${s.pending} waiting for a process`) : null),
     table("Pool of " + s.name, [["Pool member"], ["State"], ["Open", "number"], ["Total", "number"], [""]],
       s.pool.map((m) => [

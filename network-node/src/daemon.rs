@@ -12,6 +12,7 @@ mod control;
 mod data_thread;
 mod driver;
 mod driver_objects;
+mod forwarding;
 mod groups;
 mod host_calls;
 mod lan;

@@ -16,7 +16,7 @@ use csp_vi::{Armed, ViError, Wake};
 use csp_wire::packets::{HEADER_LEN, Head, Kind};
 use csp_wire::tunnel::{Record, RecordKind, Records};
 
-use crate::core::{CoreConfig, NetworkCore, PluginChange, PortId, ProxyId, RuleSet};
+use crate::core::{CoreConfig, NetworkCore, PluginChange, Pools, PortId, ProxyId, RuleSet};
 use crate::links::{
     Answered, HostInstances, HostSpec, HostTransition, LinkNotice, Links, ProxySpec, TokenSource, Transition,
     TunnelInfo,
@@ -342,6 +342,12 @@ impl NetworkWorker {
     pub fn exchange_rules(&mut self, now: Instant, rules: &mut RuleSet) {
         self.read_lan_clock(now);
         self.core.exchange_rules(now, rules, &mut self.links);
+        self.links.flush(now);
+    }
+
+    /// Sets which servers are up; see [`NetworkCore::set_pools`].
+    pub fn set_pools(&mut self, now: Instant, pools: &mut Arc<Pools>) {
+        self.core.set_pools(now, pools, &mut self.links);
         self.links.flush(now);
     }
 

@@ -1,6 +1,6 @@
 //! Bodies of the network node.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use csp_types::FlowLabel;
 use serde::{Deserialize, Serialize};
@@ -63,6 +63,30 @@ pub struct Group {
     pub epoch: u64,
     /// How long this node has held the group, in milliseconds; `null` if it does not.
     pub held_ms: Option<u64>,
+}
+
+/// A service whose packets the node forwards: an element of `/v1/forwarded`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Forwarded {
+    /// Its name.
+    pub name: Text,
+    /// The servers, in the policy's order.
+    pub servers: Vec<ForwardedServer>,
+}
+
+/// A server that packets are forwarded to, over all workers of the node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ForwardedServer {
+    /// Its address.
+    pub address: IpAddr,
+    /// Why it gets no packets; `null` if it does.
+    pub down: Option<Text>,
+    /// Flows that it was given since the node knows it.
+    pub flows_total: u64,
+    /// Packets that were forwarded to it; those that a device put together count once.
+    pub packets_total: u64,
+    /// Bytes of these IP packets.
+    pub bytes_total: u64,
 }
 
 /// A tunnel from one worker to a worker of a proxy: an element of `/v1/tunnels`.

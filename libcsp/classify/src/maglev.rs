@@ -19,6 +19,9 @@ const _: () = assert!(BACKENDS_MAX * 100 <= MAGLEV_TABLE_LEN && BACKENDS_MAX < E
 #[derive(Clone, Copy, Debug)]
 struct Backend<B> {
     backend: B,
+    weight: u32,
+    /// Turns that it has not had yet, in units of the largest weight's share of one.
+    credit: u32,
     offset: u32,
     skip: u32,
     next: u32,
@@ -50,26 +53,55 @@ impl<B: Copy> Maglev<B> {
     /// pass the names in the same order, which may be any order. Returns `false` if there are more than
     /// [`BACKENDS_MAX`] backends; those beyond the limit are left out.
     pub fn rebuild<'n>(&mut self, backends: impl Iterator<Item = (&'n [u8], u8, B)>) -> bool {
-        self.entries.fill(EMPTY);
-        self.backends.clear();
+        self.clear();
         let mut complete = true;
         for (name, worker, backend) in backends {
-            if self.backends.len() == BACKENDS_MAX {
-                complete = false;
-                break;
-            }
-            let offset = place(name, worker, 1) % MAGLEV_TABLE_LEN as u64;
-            let skip = place(name, worker, 2) % (MAGLEV_TABLE_LEN as u64 - 1) + 1;
-            self.backends.push(Backend { backend, offset: offset as u32, skip: skip as u32, next: 0 });
+            complete &= self.add((name, worker), 1, backend);
         }
         self.fill();
         complete
     }
 
+    /// As [`rebuild`](Self::rebuild) for backends with weights, of which those with weight 0 get no entry:
+    /// one with twice the weight has twice as many turns.
+    pub fn rebuild_weighted<'n>(&mut self, backends: impl Iterator<Item = (&'n [u8], u16, B)>) -> bool {
+        self.clear();
+        let mut complete = true;
+        for (name, weight, backend) in backends.filter(|(_, weight, _)| *weight > 0) {
+            complete &= self.add((name, 0), weight.into(), backend);
+        }
+        self.fill();
+        complete
+    }
+
+    fn clear(&mut self) {
+        self.entries.fill(EMPTY);
+        self.backends.clear();
+    }
+
+    fn add(&mut self, (name, worker): (&[u8], u8), weight: u32, backend: B) -> bool {
+        if self.backends.len() == BACKENDS_MAX {
+            return false;
+        }
+        let offset = place(name, worker, 1) % MAGLEV_TABLE_LEN as u64;
+        let skip = place(name, worker, 2) % (MAGLEV_TABLE_LEN as u64 - 1) + 1;
+        let (offset, skip) = (offset as u32, skip as u32);
+        self.backends.push(Backend { backend, weight, credit: 0, offset, skip, next: 0 });
+        true
+    }
+
     fn fill(&mut self) {
-        let mut left = if self.backends.is_empty() { 0 } else { self.entries.len() };
+        let turn = self.backends.iter().map(|backend| backend.weight).max().unwrap_or(0);
+        // Each has a turn in the first round, however small its weight.
+        self.backends.iter_mut().for_each(|backend| backend.credit = turn - backend.weight);
+        let mut left = if turn == 0 { 0 } else { self.entries.len() };
         while left > 0 {
-            for (index, backend) in self.backends.iter_mut().enumerate().take(left) {
+            for (index, backend) in self.backends.iter_mut().enumerate() {
+                backend.credit += backend.weight;
+                if backend.credit < turn || left == 0 {
+                    continue;
+                }
+                backend.credit -= turn;
                 let at = next_free(backend, &self.entries);
                 self.entries[at] = index as u16;
                 left -= 1;
@@ -151,6 +183,36 @@ mod tests {
             .count();
         assert!(moved * 20 < kept, "{moved} of {kept} flows of proxies that stay were moved");
         assert!(hashes().all(|h| after.choose(h).unwrap().0 != "pn-3"));
+    }
+
+    /// The bars of issue "the front": shares of ten weighted servers, and what moves if one of them goes.
+    #[test]
+    fn weights_are_shares_and_the_loss_of_one_moves_hardly_more_than_its_own() {
+        let names: Vec<String> = (1..=10).map(|at| format!("10.1.2.{at}:8080")).collect();
+        let table = |gone: usize| {
+            let mut table = Maglev::new();
+            let all = names.iter().enumerate().filter(|(at, _)| *at != gone);
+            assert!(table.rebuild_weighted(all.map(|(at, name)| (name.as_bytes(), at as u16 + 1, at))));
+            table
+        };
+        let whole = table(usize::MAX);
+        for at in 0..10 {
+            let share = whole.entries.iter().filter(|entry| usize::from(**entry) == at).count() as f64;
+            let fair = MAGLEV_TABLE_LEN as f64 * (at + 1) as f64 / 55.0;
+            assert!((share / fair - 1.0).abs() <= 0.02, "server {at}: {share} entries of {fair:.0}");
+        }
+        for gone in 0..10 {
+            let after = table(gone);
+            let all = (0..MAGLEV_TABLE_LEN as u64).map(|hash| (whole.choose(hash), after.choose(hash)));
+            let moved = all.filter(|(before, after)| before != after && *before != Some(gone)).count();
+            assert!(moved * 50 <= MAGLEV_TABLE_LEN, "without {gone} {moved} entries of others move");
+        }
+        let mut many = Maglev::new();
+        assert!(many.rebuild_weighted((0..100).map(|at| (&b"x"[..], if at == 0 { 1 } else { 256 }, at))));
+        assert!(many.entries.contains(&0), "a small share is one");
+        let mut none = Maglev::new();
+        assert!(none.rebuild_weighted([(&b"a"[..], 0, 'a')].into_iter()));
+        assert_eq!(none.choose(1), None, "weight 0 gets no new flow");
     }
 
     #[test]

@@ -5,6 +5,8 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use csp_types::Transport;
+
 /// Identifies a service within one policy generation: its position in the rules' list of services.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ServiceIndex(pub u16);
@@ -13,6 +15,10 @@ pub struct ServiceIndex(pub u16);
 /// these.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ChannelIndex(pub u16);
+
+/// Identifies a pool of servers to which packets are forwarded, within one policy generation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PoolIndex(pub u16);
 
 /// The fields of a packet that rules can match.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -44,8 +50,28 @@ pub enum Target {
         /// The channels' address.
         channel: ChannelIndex,
     },
+    /// A service at this port of the rule's address, whose packets are forwarded to servers.
+    Forward {
+        /// TCP or UDP.
+        protocol: Transport,
+        /// The port.
+        port: u16,
+        /// The servers.
+        pool: PoolIndex,
+    },
     /// The address is the source of connections that applications open.
     Egress,
+}
+
+impl Target {
+    /// The port of a service, as a key of the table.
+    fn key(self) -> Option<u32> {
+        match self {
+            Target::Service { port, .. } | Target::Channel { port, .. } => Some(port.into()),
+            Target::Forward { protocol, port, .. } => Some(key_of(protocol, port)),
+            Target::Egress => None,
+        }
+    }
 }
 
 /// One rule.
@@ -64,6 +90,8 @@ pub enum Verdict {
     Service(ServiceIndex),
     /// The packet is addressed to these message channels.
     Channel(ChannelIndex),
+    /// The packet is forwarded to one of these servers.
+    Forward(PoolIndex),
     /// The packet is addressed to an egress address. It may belong to a connection that an application
     /// opened.
     Egress,
@@ -84,7 +112,7 @@ pub enum RuleError {
         /// Number of rules that fit.
         capacity: usize,
     },
-    /// Two rules have the same address and port.
+    /// Two rules have the same address, protocol and port.
     #[error("two services share {address} port {port}")]
     Duplicate {
         /// The address.
@@ -165,7 +193,7 @@ pub struct Classifier {
     addresses: Table<()>,
     list: Vec<IpAddr>,
     /// Memory for sorting the services of new rules.
-    sorted: Vec<(u128, u16)>,
+    sorted: Vec<(u128, u32)>,
 }
 
 impl Classifier {
@@ -201,6 +229,9 @@ impl Classifier {
                 Target::Channel { port, channel } => {
                     self.services.insert((bits, port.into()), Verdict::Channel(channel))
                 }
+                Target::Forward { protocol, port, pool } => {
+                    self.services.insert((bits, key_of(protocol, port)), Verdict::Forward(pool))
+                }
                 Target::Egress => self.services.insert((bits, EGRESS_PORT), Verdict::Egress),
             };
         }
@@ -209,25 +240,21 @@ impl Classifier {
 
     /// Checks that no two services share an address and port, by sorting the rules.
     fn check_distinct(&mut self, rules: &[Rule]) -> Result<(), RuleError> {
-        let key = |rule: &Rule| match rule.target {
-            Target::Service { port, .. } | Target::Channel { port, .. } => {
-                Some((address_bits(rule.address), port))
-            }
-            Target::Egress => None,
-        };
+        let key = |rule: &Rule| rule.target.key().map(|port| (address_bits(rule.address), port));
         self.sorted.clear();
         self.sorted.extend(rules.iter().filter_map(key));
         self.sorted.sort_unstable();
         let Some(pair) = self.sorted.windows(2).find(|pair| pair[0] == pair[1]) else { return Ok(()) };
         let same = rules.iter().find(|rule| key(rule) == Some(pair[0]));
         let address = same.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |rule| rule.address);
-        Err(RuleError::Duplicate { address, port: pair[0].1 })
+        Err(RuleError::Duplicate { address, port: pair[0].1 as u16 })
     }
 
-    /// Returns the verdict for a TCP packet.
+    /// Returns the verdict for a TCP or UDP packet. Only [`Target::Forward`] is for UDP.
     pub fn classify(&self, key: &PacketKey) -> Verdict {
         let bits = address_bits(key.destination.ip());
-        match self.services.find((bits, key.destination.port().into())) {
+        let protocol = if key.protocol == Transport::Udp.number() { Transport::Udp } else { Transport::Tcp };
+        match self.services.find((bits, key_of(protocol, key.destination.port()))) {
             Some(verdict) => verdict,
             None if self.addresses.find((bits, 0)).is_none() => Verdict::NotOurs,
             None => self.verdict_without_service(bits),
@@ -258,6 +285,15 @@ impl Classifier {
 
 /// A value beyond all ports, which marks an egress address in the table of services.
 const EGRESS_PORT: u32 = 1 << 16;
+/// A bit that tells ports of UDP from those of TCP.
+const UDP_PORTS: u32 = 1 << 17;
+
+fn key_of(protocol: Transport, port: u16) -> u32 {
+    match protocol {
+        Transport::Tcp => port.into(),
+        Transport::Udp => u32::from(port) | UDP_PORTS,
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -306,6 +342,26 @@ mod tests {
         }
         let addresses: Vec<String> = classifier.addresses().iter().map(IpAddr::to_string).collect();
         assert_eq!(addresses, ["10.0.0.1", "2001:db8::1", "10.0.0.3"]);
+    }
+
+    #[test]
+    fn tcp_and_udp_of_a_port_are_two_services() {
+        let mut classifier = Classifier::new(8);
+        let forward = |protocol, pool| {
+            let target = Target::Forward { protocol, port: 53, pool: PoolIndex(pool) };
+            Rule { address: "10.0.0.1".parse().unwrap(), target }
+        };
+        let rules = [service("10.0.0.1", 80, 0), forward(Transport::Udp, 0), forward(Transport::Tcp, 1)];
+        classifier.replace(&rules).unwrap();
+        let verdict = |protocol: Transport, destination: &str| {
+            let (source, destination) = ("192.0.2.1:9".parse().unwrap(), destination.parse().unwrap());
+            classifier.classify(&PacketKey { source, destination, protocol: protocol.number(), lan_port: 0 })
+        };
+        assert_eq!(verdict(Transport::Udp, "10.0.0.1:53"), Verdict::Forward(PoolIndex(0)));
+        assert_eq!(verdict(Transport::Tcp, "10.0.0.1:53"), Verdict::Forward(PoolIndex(1)));
+        assert_eq!(verdict(Transport::Udp, "10.0.0.1:80"), Verdict::NoService);
+        let twice = [forward(Transport::Udp, 0), forward(Transport::Udp, 1)];
+        assert!(matches!(classifier.replace(&twice), Err(RuleError::Duplicate { port: 53, .. })));
     }
 
     #[test]

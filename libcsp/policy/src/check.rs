@@ -9,7 +9,7 @@ use csp_types::{Prefix, ProgramName};
 use crate::{
     ACCESS_MAX, API_VERSION, DESTINATIONS_MAX, EGRESS_MAX, MEMBERS_MAX, SERVICE_NAME_LEN_MAX, SERVICES_MAX,
 };
-use crate::{CHANNELS_MAX, Channel, Egress, PROGRAMS_MAX, Policy, Server};
+use crate::{CHANNELS_MAX, Channel, Egress, PROGRAMS_MAX, Policy, Protocol, Server};
 
 impl Policy {
     /// Notes everything that makes the policy invalid.
@@ -27,6 +27,7 @@ impl Policy {
             check_unicast(service.vip, &format!("{at}.vip"), problems);
             crate::servers::check_pool(&mut reach, service, &at, problems);
         }
+        crate::forward::check(self, problems);
         crate::servers::check_names(self, problems);
         check_count("channels", self.channels.len(), 0, CHANNELS_MAX, problems);
         for (index, channel) in self.channels.iter().enumerate() {
@@ -91,31 +92,34 @@ impl Policy {
 
     /// Names and addresses of services, channels and queries are unique among all of them.
     fn check_ends_are_distinct(&self, problems: &mut Problems) {
+        let tcp = Protocol::Tcp;
         let services = self.services.iter().enumerate();
-        let services =
-            services.map(|(at, s)| (format!("services[{at}]"), Some(s.name.as_str()), (s.vip, s.port)));
+        let services = services
+            .map(|(at, s)| (format!("services[{at}]"), Some(s.name.as_str()), (s.vip, s.port), s.protocol));
         let channels = self.channels.iter().enumerate();
         let channels =
-            channels.map(|(at, c)| (format!("channels[{at}]"), Some(c.name.as_str()), (c.vip, c.port)));
+            channels.map(|(at, c)| (format!("channels[{at}]"), Some(c.name.as_str()), (c.vip, c.port), tcp));
         let queries = self.queries.iter().enumerate();
         let queries =
-            queries.map(|(at, q)| (format!("queries[{at}]"), Some(q.name.as_str()), (q.vip, q.port)));
+            queries.map(|(at, q)| (format!("queries[{at}]"), Some(q.name.as_str()), (q.vip, q.port), tcp));
         let further = self.channels.iter().enumerate().flat_map(|(at, c)| {
             let ports = c.listen.iter().enumerate();
-            ports.map(move |(n, p)| (format!("channels[{at}].listen[{n}]"), None, (c.vip, p.port)))
+            ports.map(move |(n, p)| (format!("channels[{at}].listen[{n}]"), None, (c.vip, p.port), tcp))
         });
         let requested = self
             .requested_channels()
-            .map(|(at, place)| (format!("channels[{at}].requests"), None, (place.vip, place.port)));
+            .map(|(at, place)| (format!("channels[{at}].requests"), None, (place.vip, place.port), tcp));
         let (mut names, mut ends) = (HashMap::new(), HashMap::new());
-        for (at, name, end) in services.chain(channels).chain(queries).chain(further).chain(requested) {
+        for (at, name, end, protocol) in
+            services.chain(channels).chain(queries).chain(further).chain(requested)
+        {
             if let Some(name) = name
                 && let Some(first) = names.insert(name, at.clone())
             {
                 let message = format!("{name:?} is the name of {first} already; names are unique");
                 problems.add(format!("{at}.name"), message);
             }
-            if let Some(first) = ends.insert(end, at.clone()) {
+            if let Some(first) = ends.insert((end, protocol), at.clone()) {
                 let (vip, port) = end;
                 let message = format!("{vip} port {port} belongs to {first} already");
                 let parts = [(&first, "vip"), (&first, "port"), (&at, "port")];

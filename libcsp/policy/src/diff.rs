@@ -6,8 +6,8 @@ use csp_types::Prefix;
 
 use crate::paths;
 use crate::{
-    Channel, ChannelPort, Egress, Framing, Policy, PoolMember, ProgramRule, Server, Service, TcpOptions,
-    UnknownFormat,
+    Channel, ChannelPort, Egress, Framing, Policy, PoolMember, ProgramRule, Protocol, Server, Service,
+    TcpOptions, UnknownFormat, Via,
 };
 
 /// Lines that lead from `old` to `new`.
@@ -98,6 +98,8 @@ fn changes(old: &Service, new: &Service, lines: &mut Vec<String>) {
     };
     change("vip", old.vip.to_string(), new.vip.to_string());
     change("port", old.port.to_string(), new.port.to_string());
+    change("protocol", old.protocol.to_string(), new.protocol.to_string());
+    change("via", old.via.to_string(), new.via.to_string());
     change("tcp.congestion", format!("{:?}", old.tcp.congestion), format!("{:?}", new.tcp.congestion));
     change("tcp.ecn", format!("{:?}", old.tcp.ecn), format!("{:?}", new.tcp.ecn));
     change("tcp.pacing", old.tcp.pacing.to_string(), new.tcp.pacing.to_string());
@@ -128,7 +130,10 @@ fn changes(old: &Service, new: &Service, lines: &mut Vec<String>) {
 
 fn summary(service: &Service) -> String {
     let pool: Vec<String> = service.pool.iter().map(Server::summary).collect();
-    format!("{} {} port {} pool {}", service.name, service.vip, service.port, pool.join(", "))
+    let Service { name, vip, port, protocol, via, .. } = service;
+    let protocol = if *protocol == Protocol::Tcp { String::new() } else { format!(" {protocol}") };
+    let via = if *via == Via::Proxy { String::new() } else { format!(" via {via}") };
+    format!("{name} {vip} port {port}{protocol}{via} pool {}", pool.join(", "))
 }
 
 fn channel_summary(channel: &Channel) -> String {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::channels::{Channel, Pattern};
 use super::check::check_count;
-use super::{Backlog, POOL_MAX, PoolMember, Server, ServerOptions, Service};
+use super::{Backlog, POOL_MAX, PoolMember, Protocol, Server, ServerOptions, Service, Via};
 
 /// Most ports of a channel.
 pub const CHANNEL_PORTS_MAX: usize = 8;
@@ -209,6 +209,8 @@ impl Channel {
             name: self.service_name(port.port),
             vip: self.vip,
             port: port.port,
+            protocol: Protocol::Tcp,
+            via: Via::Proxy,
             pool: self.pool.iter().copied().map(Server::from).collect(),
             servers: ServerOptions::default(),
             tcp: self.tcp,

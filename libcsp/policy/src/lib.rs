@@ -19,6 +19,7 @@ mod curve;
 mod diff;
 mod flows;
 mod formats;
+mod forward;
 mod framing;
 mod handlers;
 mod link;
@@ -55,6 +56,7 @@ pub use contexts::GContext;
 pub use curve::{CURVE_CLIENTS_MAX, Curve, CurveClient, Permission};
 pub use flows::{DEFAULT_FLOW, FLOWS_MAX, Flow, FlowContexts, FlowMatch, FlowQueue, FlowReserve};
 pub use formats::{CHANNEL_FORMATS_MAX, ChannelTime, FORMAT_LEN_MAX, FORMATS_MAX, Format, TimeUnit};
+pub use forward::{FORWARD_POOL_MAX, FORWARDED_MAX, Protocol, Via};
 pub use framing::{
     CHANNEL_PORTS_MAX, ChannelPort, Clients, Framing, Headers, LengthCounts, LengthHeader, SOFH_ENCODING,
     SOFH_LEN,
@@ -187,6 +189,12 @@ pub struct Service {
     /// The port clients connect to.
     #[serde(deserialize_with = "port")]
     pub port: u16,
+    /// TCP or UDP.
+    #[serde(default, skip_serializing_if = "framing::is_default")]
+    pub protocol: Protocol,
+    /// Who passes on what clients send.
+    #[serde(default, skip_serializing_if = "framing::is_default")]
+    pub via: Via,
     /// The servers; at least one, each once.
     pub pool: Vec<Server>,
     /// How the plain servers of the pool are reached.

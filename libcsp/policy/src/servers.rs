@@ -10,7 +10,7 @@ use csp_types::{NodeId, longest_match};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::check::{check_count, unicast_fault};
-use super::{POOL_MAX, Policy, PoolMember, Service};
+use super::{POOL_MAX, Policy, PoolMember, Service, Via};
 
 /// Largest number of names of plain servers in a policy.
 pub const NAMES_MAX: usize = 256;
@@ -148,6 +148,9 @@ pub struct ServerCheck {
     /// Failed checks in a row that put it out of use.
     #[serde(deserialize_with = "times")]
     pub fall: u8,
+    /// The port that is asked; absent: the server's.
+    #[serde(deserialize_with = "some_port", skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
     /// A request over HTTP/1.1; absent: the connection is enough.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpCheck>,
@@ -155,7 +158,7 @@ pub struct ServerCheck {
 
 impl Default for ServerCheck {
     fn default() -> Self {
-        ServerCheck { interval_ms: 2_000, timeout_ms: 1_000, rise: 2, fall: 3, http: None }
+        ServerCheck { interval_ms: 2_000, timeout_ms: 1_000, rise: 2, fall: 3, port: None, http: None }
     }
 }
 
@@ -325,6 +328,8 @@ pub(crate) fn check_pool(reach: &mut Reach<'_>, service: &Service, at: &str, pro
             problems.add(at.clone(), format!("{host} port {} is in this pool already", server.port));
         }
         match host {
+            // What the network node forwards has rules of its own.
+            _ if service.via == Via::Network => {}
             ServerHost::Address(address) => {
                 if let Some(message) = reach.refuses(address, server.port) {
                     let field = format!("{at}.address");
@@ -400,6 +405,10 @@ mod some_node_id {
 
 fn some_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpAddr>, D::Error> {
     csp_config::ip_address(deserializer).map(Some)
+}
+
+fn some_port<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
+    port(deserializer).map(Some)
 }
 
 fn weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {

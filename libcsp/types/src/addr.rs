@@ -30,6 +30,44 @@ impl fmt::Debug for MacAddr {
     }
 }
 
+/// A transport protocol of services.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub enum Transport {
+    /// TCP.
+    #[default]
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Transport {
+    /// Returns its number in IP headers.
+    pub const fn number(self) -> u8 {
+        match self {
+            Transport::Tcp => 6,
+            Transport::Udp => 17,
+        }
+    }
+
+    /// Returns the transport protocol with this number.
+    pub const fn of_number(number: u8) -> Option<Self> {
+        match number {
+            6 => Some(Transport::Tcp),
+            17 => Some(Transport::Udp),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Transport::Tcp => "tcp",
+            Transport::Udp => "udp",
+        })
+    }
+}
+
 /// The two ends of a TCP connection, seen from the cluster: `local` is the service's end (the VIP), `remote`
 /// the client's. Both have the same address family.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use csp_api::label;
 use csp_api::mgmt::{
-    FlowView, FlowsView, NodeState, NodesView, PoolMemberView, QueuesView, RecentView, ServicesView,
-    SocketsView, TraceView, Unreachable,
+    FlowView, FlowsView, NodeState, NodesView, PoolMemberView, QueuesView, RecentView, ServiceView,
+    ServicesView, SocketsView, TraceView, Unreachable,
 };
 use csp_types::{FlowLabel, Role};
 
@@ -92,7 +92,7 @@ pub(super) async fn services(context: &Context) -> Result<(), CliError> {
                 let first = |text: String| if at == 0 { Cell::from(text) } else { Cell::from(" ") };
                 table.row([
                     first(s.name.clone()),
-                    first(address(&s.vip, s.port)),
+                    first(service_address(s)),
                     address(&m.address.map_or_else(|| m.node.clone(), |at| at.to_string()), m.port).into(),
                     state,
                     figure(m.open_connections),
@@ -105,10 +105,16 @@ pub(super) async fn services(context: &Context) -> Result<(), CliError> {
     })
 }
 
+/// Where a service is, such as `10.76.0.102:53 udp`.
+fn service_address(service: &ServiceView) -> String {
+    let protocol = if service.protocol == "tcp" { String::new() } else { format!(" {}", service.protocol) };
+    address(&service.vip, service.port) + &protocol
+}
+
 /// What a pool member can do: how many processes of a node listen, or whether proxies reach a plain server.
 fn server_state(member: &PoolMemberView) -> Cell {
     let (text, colour) = match (member.address, member.processes) {
-        (Some(_), _) if member.open_connections.is_none() => (String::new(), Colour::Plain),
+        (Some(_), _) if member.connections_total.is_none() => (String::new(), Colour::Plain),
         (Some(_), _) if member.down_at.is_empty() => ("up".to_owned(), Colour::Plain),
         (Some(_), _) => (format!("down ({})", member.down_at.join(", ")), Colour::Red),
         (None, None) => (String::new(), Colour::Plain),

@@ -7,16 +7,21 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use csp_classify::multifield::{Match, Rule};
 use csp_lan::LanPort;
 use csp_lan::af_packet::{self, AfPacketConfig};
 use csp_lan::af_xdp::{self, AfXdpConfig};
-use csp_network_node::core::{CoreConfig, PluginChange, PortConfig as CorePort};
+use csp_network_node::NetworkWorker;
+use csp_network_node::core::{
+    CoreConfig, PluginChange, Pool, PoolServer, Pools, PortConfig as CorePort, RuleSet,
+};
 use csp_plugins::{Binding, DRIVER, Fallback, HashKey, Level, Manager, ManagerConfig, builtin};
-use csp_types::{Instant, MacAddr, Prefix};
+use csp_types::{Instant, MacAddr, Prefix, Transport};
 use csp_xdp::{Driver, Plan, PortConfig};
 
 use crate::load::{self, CLIENT_MAC, Case, OUR_MAC, frames};
@@ -27,6 +32,10 @@ const SECONDS: u64 = 2;
 /// The MAC address of the port out of which frames go, and of its peer.
 const OUT_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xc]);
 const SINK_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xd]);
+
+/// The server at the other end of the second veth, and an address there that nobody has.
+const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 88, 0, 9));
+const BEHIND: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 10);
 
 /// What forwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,11 +50,30 @@ enum Way {
     AfPacket,
     AfXdp,
     Driver,
+    /// The kernel, which translates the destination into a server's address.
+    Translated,
+    /// A service that is forwarded to a server.
+    ServerAfPacket,
+    ServerAfXdp,
 }
 
 impl Way {
-    const ALL: [Way; 7] =
-        [Way::Nothing, Way::Kernel, Way::Filtered, Way::Given, Way::AfPacket, Way::AfXdp, Way::Driver];
+    const ALL: [Way; 10] = [
+        Way::Nothing,
+        Way::Kernel,
+        Way::Filtered,
+        Way::Given,
+        Way::AfPacket,
+        Way::AfXdp,
+        Way::Driver,
+        Way::Translated,
+        Way::ServerAfPacket,
+        Way::ServerAfXdp,
+    ];
+
+    const fn is_server(self) -> bool {
+        matches!(self, Way::ServerAfPacket | Way::ServerAfXdp)
+    }
 
     const fn name(self) -> &'static str {
         match self {
@@ -56,6 +84,9 @@ impl Way {
             Way::AfPacket => "level 2, AF_PACKET, the last rule is `redirect`",
             Way::AfXdp => "level 2, AF_XDP, the last rule is `redirect`",
             Way::Driver => "level 1, the last rule is `redirect`",
+            Way::Translated => "kernel, nftables `dnat to` a server, 4,096 connections",
+            Way::ServerAfPacket => "`via: network` to a server, AF_PACKET, 4,096 connections",
+            Way::ServerAfXdp => "`via: network` to a server, AF_XDP, 4,096 connections",
         }
     }
 }
@@ -106,7 +137,7 @@ fn redirecting(environment: &'static str, level: Level) -> Manager {
 
 /// The ruleset of a way; what arrives behind it is counted and dropped at the ingress of the other end.
 fn ruleset(way: Way) -> String {
-    let sink = "table netdev sink\ndelete table netdev sink\ntable netdev sink {\nchain c {\ntype filter hook ingress device cspf3 priority 0; policy drop;\ncounter\n}\n}\n";
+    let sink = "table netdev sink\ndelete table netdev sink\ntable netdev sink {\nchain c {\ntype filter hook ingress device cspf3 priority 0; policy drop;\nether type arp accept\ncounter\n}\n}\n";
     let (maps, lines, _) = match way {
         Way::Filtered | Way::Given => sets::maps(&sets::five_fields(&rules()), "drop"),
         _ => Default::default(),
@@ -121,6 +152,10 @@ fn ruleset(way: Way) -> String {
         Way::Given => {
             let last = format!("{lines}ip daddr {} fwd to cspf2\n", load::service().ip());
             sets::table("netdev", &maps, ingress, &last)
+        }
+        Way::Translated => {
+            let rule = format!("ip daddr {} dnat to {}\n", load::service().ip(), BEHIND);
+            sets::table("ip", "", "type nat hook prerouting priority dstnat;", &rule)
         }
         _ => String::new(),
     };
@@ -149,7 +184,7 @@ const PORTS: [(&str, MacAddr); 2] = [("cspf0", OUR_MAC), ("cspf2", OUT_MAC)];
 
 /// Opens both ports; the program ends with what is returned beside them.
 fn open(way: Way) -> (Vec<LanPort>, Option<Driver>) {
-    if way == Way::AfPacket {
+    if matches!(way, Way::AfPacket | Way::ServerAfPacket) {
         let port = |(name, _): (&str, MacAddr)| af_packet::open(&AfPacketConfig::new(name)).unwrap();
         return (PORTS.map(port).into(), None);
     }
@@ -170,8 +205,45 @@ fn open(way: Way) -> (Vec<LanPort>, Option<Driver>) {
 /// A worker with both ports, which runs until the time is over.
 fn at_level2(way: Way, config: CoreConfig) -> (Box<dyn FnOnce()>, Option<Driver>) {
     let (lan, driver) = open(way);
-    let ports = PORTS.map(|(_, mac)| CorePort::new(mac, 1500)).into();
-    let mut worker = load::worker(CoreConfig { ports, ..config }, lan);
+    let mut ports = PORTS.map(|(_, mac)| CorePort::new(mac, 1500));
+    ports[1].on_link = vec![Prefix::new(SERVER, 32).unwrap()];
+    let mut worker = load::worker(CoreConfig { ports: ports.into(), ..config }, lan);
+    if way.is_server() {
+        forward_to_server(&mut worker);
+    } else {
+        redirect(&mut worker);
+    }
+    let run = move || {
+        let (begin, end) = (std::time::Instant::now(), Duration::from_secs(SECONDS));
+        while begin.elapsed() < end {
+            let now = Instant::from_nanos(10_000_000_000 + begin.elapsed().as_nanos() as u64);
+            if !worker.turn(now, 1_800_000_000) {
+                std::thread::yield_now();
+            }
+        }
+    };
+    (Box::new(run), driver)
+}
+
+/// Gives a worker a service whose packets go to the server at the other end of the second veth.
+fn forward_to_server(worker: &mut NetworkWorker) {
+    let server = PoolServer { id: 1, address: SERVER, weight: 1, up: true };
+    let pool = Pool::new(load::service(), Transport::Tcp, vec![server]);
+    let pools = Arc::new(Pools::new(1, vec![pool]));
+    let mut rules = RuleSet::new(16, &[], &[], pools, &[], &[load::service().ip()]).unwrap();
+    worker.exchange_rules(Instant::from_nanos(1), &mut rules);
+    // The server's Ethernet address is learnt before frames come.
+    let begin = std::time::Instant::now();
+    while worker.core().forward_servers().all(|server| server.mac.is_none()) {
+        assert!(begin.elapsed() < Duration::from_secs(5), "the server is not found");
+        let now = Instant::from_nanos(2_000_000_000 + 2 * begin.elapsed().as_nanos() as u64);
+        worker.turn(now, 1_800_000_000);
+        let mut same = Arc::new(worker.core().forward_pools().clone());
+        worker.set_pools(now, &mut same);
+    }
+}
+
+fn redirect(worker: &mut NetworkWorker) {
     let mut manager = redirecting("workers", Level::Worker);
     let commands: Vec<_> = std::iter::from_fn(|| manager.poll_command(0)).collect();
     let (table, directions) = (Some(manager.publish_rules()), (true, false));
@@ -183,16 +255,6 @@ fn at_level2(way: Way, config: CoreConfig) -> (Box<dyn FnOnce()>, Option<Driver>
         ..PluginChange::default()
     };
     worker.change_plugins(&mut change, &[]);
-    let run = move || {
-        let (begin, end) = (std::time::Instant::now(), Duration::from_secs(SECONDS));
-        while begin.elapsed() < end {
-            let now = Instant::from_nanos(10_000_000_000 + begin.elapsed().as_nanos() as u64);
-            if !worker.turn(now, 1_800_000_000) {
-                std::thread::yield_now();
-            }
-        }
-    };
-    (Box::new(run), driver)
 }
 
 /// The programs of level 1: that which redirects, and one at the other end of the veth, without which the
@@ -211,12 +273,12 @@ fn at_level1() -> (Driver, Driver) {
 
 /// Frames that arrived, frames that were sent, and the processor time of both.
 fn run(way: Way, config: CoreConfig, len: usize) -> (u64, u64, Duration) {
-    let forwards = matches!(way, Way::Kernel | Way::Filtered);
+    let forwards = matches!(way, Way::Kernel | Way::Filtered | Way::Translated);
     std::fs::write("/proc/sys/net/ipv4/ip_forward", if forwards { "1" } else { "0" }).unwrap();
     sets::nft(&ruleset(way)).unwrap();
     let pause: Box<dyn FnOnce()> = Box::new(|| std::thread::sleep(Duration::from_secs(SECONDS)));
     let (measured, _programs) = match way {
-        Way::AfPacket | Way::AfXdp => {
+        Way::AfPacket | Way::AfXdp | Way::ServerAfPacket | Way::ServerAfXdp => {
             let (run, driver) = at_level2(way, config);
             (run, driver.map(|driver| (driver, None)))
         }
@@ -226,7 +288,8 @@ fn run(way: Way, config: CoreConfig, len: usize) -> (u64, u64, Duration) {
         }
         _ => (pause, None),
     };
-    let frames = frames(Case::Unmatched, len);
+    // The connections' first segments are left out: conntrack takes connections up that it did not see begin.
+    let frames = frames(Case::Unmatched, len).split_off(4_096);
     let (before, begin) = (arrived(way), processor_time());
     let ((), sent) = beside_sender("cspf1", frames, measured);
     (arrived(way) - before, sent, processor_time() - begin)
@@ -247,6 +310,10 @@ fn set_up() {
     std::fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "0").unwrap();
     let address = load::service().ip().to_string();
     ip(&["route", "add", &address, "dev", "cspf2"]);
+    ip(&["address", "add", &format!("{SERVER}/32"), "dev", "cspf3"]);
+    ip(&["route", "add", &BEHIND.to_string(), "dev", "cspf2"]);
+    let behind = BEHIND.to_string();
+    ip(&["neighbour", "add", &behind, "lladdr", &SINK_MAC.to_string(), "dev", "cspf2", "nud", "permanent"]);
     ip(&["neighbour", "add", &address, "lladdr", &SINK_MAC.to_string(), "dev", "cspf2", "nud", "permanent"]);
 }
 

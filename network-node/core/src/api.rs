@@ -169,6 +169,10 @@ pub struct FlowInfo {
 pub struct Counters {
     /// Frames from the LAN.
     pub frames_in: u64,
+    /// Packets forwarded to servers on the LAN; one that a device put together counts once.
+    pub packets_forwarded: u64,
+    /// Bytes of these IP packets.
+    pub bytes_forwarded: u64,
     /// TCP segments sent into the tunnel.
     pub segments_in: u64,
     /// Packets that these represent, before coalescing.
@@ -210,7 +214,8 @@ pub struct Counters {
     pub resets_sent: u64,
     /// ICMP errors passed to proxies.
     pub icmp_errors_in: u64,
-    /// Errors sent to proxies because a segment was longer than the port's MTU.
+    /// Errors sent to proxies, and to clients of forwarded services, because a segment was longer than the
+    /// port's MTU.
     pub path_errors_reported: u64,
     /// Dropped from the LAN: shorter than its headers indicate, or contradictory.
     pub drop_malformed: u64,
@@ -244,6 +249,12 @@ pub struct Counters {
     /// Dropped from the LAN: no proxy is up; or some proxies have not been tried yet and the segment opens no
     /// connection.
     pub drop_no_proxy: u64,
+    /// Dropped from the LAN: no server of the pool is up.
+    pub drop_no_server: u64,
+    /// Dropped from the LAN: came from the server that it would be forwarded to.
+    pub drop_went_round: u64,
+    /// Dropped from the LAN: to be forwarded, and its time to live was over.
+    pub drop_expired: u64,
     /// Dropped from the LAN: the tunnel had no room.
     pub drop_tunnel_full: u64,
     /// Not answered: the limit of replies per second was reached.
@@ -262,7 +273,7 @@ pub struct Counters {
     /// Dropped from the tunnel: longer than the port's MTU and without a segment size. An echo reply longer
     /// than the port's MTU.
     pub drop_too_long: u64,
-    /// Dropped from the tunnel: the peer's Ethernet address is not known.
+    /// Dropped from the tunnel, or to be forwarded: the peer's or server's Ethernet address is not known.
     pub drop_unresolved: u64,
     /// Dropped: the flow table was full of labelled flows.
     pub drop_table_full: u64,

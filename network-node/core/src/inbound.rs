@@ -15,6 +15,7 @@ use csp_wire::{Ecn, WireError, ipv4, ipv6};
 use super::api::{NetworkOutput, PortId, ProxyId};
 use super::emit::Route;
 use super::flow_table::{FlowIndex, FlowState, NewFlow};
+use super::forward::Arrived;
 use super::node::{NetworkCore, channel_at};
 use super::path_error::icmp_record;
 use super::peer_location::Sent;
@@ -112,6 +113,14 @@ impl NetworkCore {
             return;
         }
         let whole = &payload[..packet.total_len()];
+        if self.forwarding.is_used() {
+            let (ends, protocol) = ((source, destination), packet.protocol());
+            let header_len = packet.header_len();
+            let arrived = Arrived { now, port, peer_mac, frame, ends, protocol, packet: whole, header_len };
+            if self.forward_to_server(&arrived, out) {
+                return;
+            }
+        }
         match packet.protocol() {
             ipv4::PROTOCOL_TCP => {
                 let ends = (source, destination, packet.ecn());
@@ -158,6 +167,14 @@ impl NetworkCore {
             return;
         }
         let whole = &payload[..packet.total_len()];
+        if self.forwarding.is_used() && ours {
+            let (ends, protocol) = ((source, destination), packet.protocol());
+            let header_len = packet.header_len();
+            let arrived = Arrived { now, port, peer_mac, frame, ends, protocol, packet: whole, header_len };
+            if self.forward_to_server(&arrived, out) {
+                return;
+            }
+        }
         match packet.protocol() {
             ipv6::PROTOCOL_TCP if ours => {
                 let ends = (source, destination, packet.ecn());
@@ -275,6 +292,8 @@ impl NetworkCore {
                 let route = self.reply_route(&inbound.tuple, inbound.port, inbound.peer_mac);
                 return self.refuse(inbound.now, &route, &inbound.segment, out);
             }
+            // Only for what is not forwarded: fragments of nobody.
+            Verdict::Forward(_) => return self.counters.drop_no_service += 1,
             Verdict::NotOurs => return self.counters.drop_not_ours += 1,
         };
         let (state, chosen, search) = if begins {
@@ -396,7 +415,7 @@ impl NetworkCore {
     }
 }
 
-fn is_sum_valid(source: IpAddr, destination: IpAddr, segment: &[u8]) -> bool {
+pub(super) fn is_sum_valid(source: IpAddr, destination: IpAddr, segment: &[u8]) -> bool {
     let sum = Checksum::pseudo(source, destination, ipv4::PROTOCOL_TCP, segment.len() as u32);
     sum.is_some_and(|mut sum| {
         sum.add(segment);

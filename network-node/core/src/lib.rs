@@ -29,6 +29,7 @@ mod api;
 mod classified;
 mod emit;
 mod flow_table;
+mod forward;
 mod fragments;
 mod hosted;
 mod hosts;
@@ -55,6 +56,7 @@ mod tests;
 mod trace_query;
 
 pub use api::{CoreConfig, Counters, FlowInfo, NetworkOutput, PortConfig, PortId, ProxyId, TunnelFull};
+pub use forward::{ForwardCounts, POOL_SERVERS_MAX, Pool, PoolServer, Pools, ServerView};
 pub use hosts::HostCounters;
 pub use node::NetworkCore;
 pub use plugins::{DriverRules, PluginCapacity, PluginChange, PluginCounts};

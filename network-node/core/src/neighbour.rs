@@ -1,6 +1,7 @@
-//! The neighbour cache for connections that applications open: resolves IP addresses on a LAN port by ARP or
-//! ND, and holds the first segments until the reply arrives. Replies to clients don't use it: they go to the
-//! Ethernet address from which the client sent.
+//! The neighbour cache for connections that applications open and for servers that packets are forwarded to:
+//! resolves IP addresses on a LAN port by ARP or ND, and holds the first segments until the reply arrives. An
+//! address that was known serves while it is asked for again. Replies to clients don't use the cache: they go
+//! to the Ethernet address from which the client sent.
 
 use std::net::IpAddr;
 
@@ -16,7 +17,7 @@ const WAITING_LEN_MAX: usize = 128;
 /// Requests sent before a neighbour counts as unreachable, and the interval between them (RFC 4861 §10).
 const REQUESTS_MAX: u8 = 3;
 const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a resolved address stays valid without another reply.
+/// How long a resolved address stays valid without another reply. Then it is asked for when it is needed.
 const KNOWN_FOR: Duration = Duration::from_secs(60);
 
 /// A request to send for the Ethernet address of `address`, with `requester` as its source.
@@ -32,6 +33,8 @@ pub(super) struct Request {
 pub(super) enum Lookup {
     /// The neighbour's Ethernet address.
     Known(MacAddr),
+    /// As `Known`, but it was confirmed long ago: the caller has to send this request now.
+    Renew(Request, MacAddr),
     /// A request was sent and has not been answered.
     Asking,
     /// The caller has to send this request now.
@@ -44,7 +47,9 @@ pub(super) enum Lookup {
 struct Entry {
     request: Request,
     mac: Option<MacAddr>,
+    /// Requests that have not been answered; 0: none is outstanding.
     requests: u8,
+    /// When a request was not answered, or the address is no longer confirmed.
     deadline: Instant,
 }
 
@@ -85,13 +90,12 @@ impl Neighbours {
     /// Looks up the address that `request` names. If it is unknown, the caller has to send the request.
     pub(super) fn look_up(&mut self, now: Instant, request: Request) -> Lookup {
         if let Some(entry) = self.entry_mut(request.port, request.address) {
-            match entry.mac {
-                Some(mac) if entry.deadline > now => return Lookup::Known(mac),
-                Some(_) => {}
-                None => return Lookup::Asking,
+            let Some(mac) = entry.mac else { return Lookup::Asking };
+            if entry.requests > 0 || entry.deadline > now {
+                return Lookup::Known(mac);
             }
-            *entry = Entry { request, mac: None, requests: 1, deadline: now + REQUEST_INTERVAL };
-            return Lookup::Ask(request);
+            *entry = Entry { request, mac: Some(mac), requests: 1, deadline: now + REQUEST_INTERVAL };
+            return Lookup::Renew(request, mac);
         }
         if self.entries.len() == self.entries_max && !self.make_room() {
             return Lookup::Full;
@@ -103,7 +107,7 @@ impl Neighbours {
     /// Updates the cache's entry for `address`, if it has one, with `mac`. Returns whether it has one.
     pub(super) fn learn(&mut self, now: Instant, port: PortId, address: IpAddr, mac: MacAddr) -> bool {
         let Some(entry) = self.entry_mut(port, address) else { return false };
-        (entry.mac, entry.deadline) = (Some(mac), now + KNOWN_FOR);
+        (entry.mac, entry.requests, entry.deadline) = (Some(mac), 0, now + KNOWN_FOR);
         true
     }
 
@@ -129,7 +133,7 @@ impl Neighbours {
     /// Returns the next request to repeat. The entry of a neighbour that did not answer the last one is
     /// removed, and the segments that wait for it are dropped; `dropped` is increased by their number.
     pub(super) fn due(&mut self, now: Instant, dropped: &mut u64) -> Option<Request> {
-        while let Some(at) = self.entries.iter().position(|e| e.mac.is_none() && e.deadline <= now) {
+        while let Some(at) = self.entries.iter().position(|e| e.requests > 0 && e.deadline <= now) {
             let entry = &mut self.entries[at];
             if entry.requests < REQUESTS_MAX {
                 entry.requests += 1;
@@ -147,7 +151,7 @@ impl Neighbours {
 
     /// Returns when to call [`due`](Self::due) next.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.entries.iter().filter(|e| e.mac.is_none()).map(|e| e.deadline).min()
+        self.entries.iter().filter(|e| e.requests > 0).map(|e| e.deadline).min()
     }
 
     fn entry_mut(&mut self, port: PortId, address: IpAddr) -> Option<&mut Entry> {
@@ -192,7 +196,8 @@ mod tests {
         assert_eq!(cache.look_up(at(0), request(1)), Lookup::Asking);
         assert!(cache.learn(at(1), PortId(0), request(1).address, MAC));
         assert_eq!(cache.look_up(at(60), request(1)), Lookup::Known(MAC));
-        assert_eq!(cache.look_up(at(61), request(1)), Lookup::Ask(request(1)));
+        assert_eq!(cache.look_up(at(61), request(1)), Lookup::Renew(request(1), MAC));
+        assert_eq!(cache.look_up(at(61), request(1)), Lookup::Known(MAC), "it serves meanwhile");
         assert!(!cache.learn(at(61), PortId(0), request(2).address, MAC), "no request was sent for it");
     }
 
@@ -209,6 +214,20 @@ mod tests {
         }
         assert_eq!((cache.due(at(3), &mut dropped), dropped), (None, 1));
         assert_eq!(cache.next_deadline(), None);
+    }
+
+    #[test]
+    fn a_known_neighbour_that_is_silent_is_forgotten_after_three_requests() {
+        let (mut cache, mut dropped) = (Neighbours::new(4), 0);
+        cache.look_up(at(0), request(1));
+        cache.learn(at(0), PortId(0), request(1).address, MAC);
+        assert_eq!(cache.next_deadline(), None, "it is not asked for while nobody needs it");
+        assert_eq!(cache.look_up(at(100), request(1)), Lookup::Renew(request(1), MAC));
+        assert_eq!(cache.due(at(101), &mut dropped), Some(request(1)));
+        assert_eq!(cache.due(at(102), &mut dropped), Some(request(1)));
+        assert_eq!(cache.look_up(at(102), request(1)), Lookup::Known(MAC));
+        assert_eq!(cache.due(at(103), &mut dropped), None);
+        assert_eq!(cache.look_up(at(103), request(1)), Lookup::Ask(request(1)));
     }
 
     #[test]

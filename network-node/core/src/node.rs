@@ -2,14 +2,16 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use csp_classify::{ChannelIndex, Classifier, PacketKey, RuleError, Verdict};
-use csp_types::{Instant, MacAddr, NodeId, PlacementKey, TraceRing};
+use csp_types::{Instant, MacAddr, NodeId, PlacementKey, Prefix, TraceRing};
 use csp_wire::ipv4;
 
 use super::addresses::Announcement;
 use super::api::{CoreConfig, Counters, FlowInfo, NetworkOutput, PortConfig, PortId, ProxyId};
 use super::flow_table::{FlowIndex, FlowState, FlowTable, Lifetimes, NewFlow};
+use super::forward::Forwarding;
 use super::label_table::LabelTable;
 use super::neighbour::Neighbours;
 use super::plugins::PacketPlugins;
@@ -39,6 +41,7 @@ pub struct NetworkCore {
     pub(super) trace: TraceRing,
     pub(super) plugins: PacketPlugins,
     pub(super) reassembly: Reassembly,
+    pub(super) forwarding: Forwarding,
     /// This worker's number, and the number of workers that share the frames of the ports.
     pub(super) worker: u8,
     pub(super) workers: u8,
@@ -77,6 +80,7 @@ impl NetworkCore {
             trace: TraceRing::new(config.trace_len),
             plugins: PacketPlugins::new(config.plugins),
             reassembly: Reassembly::new(),
+            forwarding: Forwarding::new(config.flows_max),
             worker: config.worker,
             workers: config.workers.max(1),
             groups: Vec::new(),
@@ -134,7 +138,7 @@ impl NetworkCore {
         out: &mut impl NetworkOutput,
     ) -> Result<(), RuleError> {
         let (capacity, before) = (self.classifier.capacity(), self.classifier.addresses());
-        let mut rules = RuleSet::new(capacity, services, channels, egress, before)?;
+        let mut rules = RuleSet::new(capacity, services, channels, Arc::default(), egress, before)?;
         self.exchange_rules(now, &mut rules, out);
         Ok(())
     }
@@ -145,6 +149,8 @@ impl NetworkCore {
         std::mem::swap(&mut self.classifier, &mut rules.classifier);
         std::mem::swap(&mut self.groups, &mut rules.groups);
         self.proxies.set_channels(rules.channels.iter().copied());
+        std::mem::swap(&mut self.forwarding.askers, &mut rules.egress);
+        self.exchange_pools(now, &mut rules.pools, out);
         self.announce_new(now, rules.new.drain(..), out);
     }
 
@@ -218,6 +224,7 @@ impl NetworkCore {
         self.sweep();
         self.reassembly.expire(now, &mut self.counters);
         self.announce_due(now, out);
+        self.look_for_servers(now, out);
         self.resume_held(now, out);
         while let Some(request) = self.neighbours.due(now, &mut self.counters.drop_unresolved) {
             self.ask(&request, out);
@@ -231,7 +238,8 @@ impl NetworkCore {
         let sweep = (!self.sweeps.is_empty()).then_some(Instant::ZERO);
         let tables =
             [self.flows.next_deadline(), self.neighbours.next_deadline(), self.reassembly.next_deadline()];
-        tables.into_iter().chain([announcement, held, sweep]).flatten().min()
+        let servers = self.forwarding.next_timeout();
+        tables.into_iter().chain([announcement, held, sweep, servers]).flatten().min()
     }
 
     /// Adds a flow. If the table is full, a flow of lower priority is evicted ([`FlowTable::victim`]).
@@ -256,6 +264,10 @@ impl NetworkCore {
 
     pub(super) fn port_count(&self) -> usize {
         self.ports.len()
+    }
+
+    pub(super) fn on_link(&self, port: PortId) -> &[Prefix] {
+        self.ports.get(usize::from(port.0)).map_or(&[], |p| &p.on_link)
     }
 
     pub(super) fn port_mtu(&self, port: PortId) -> u16 {

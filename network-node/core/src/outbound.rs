@@ -343,6 +343,10 @@ impl NetworkCore {
         let request = Request { port, address, requester: tuple.local.ip() };
         match self.neighbours.look_up(now, request) {
             Lookup::Known(mac) => return Some((port, mac)),
+            Lookup::Renew(request, mac) => {
+                self.ask(&request, out);
+                return Some((port, mac));
+            }
             Lookup::Ask(request) => self.ask(&request, out),
             Lookup::Asking => {}
             Lookup::Full => {

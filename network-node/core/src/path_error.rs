@@ -1,5 +1,6 @@
 //! Answers a proxy's segment that exceeds the port's MTU with the ICMP error that a router in front of a
-//! narrow link would send (RFC 1191 §4, RFC 8201 §4), so that the proxy handles a single kind of error.
+//! narrow link would send (RFC 1191 §4, RFC 8201 §4), so that the proxy handles a single kind of error; and a
+//! client's packet that is too long to be forwarded, which is what a router would do.
 
 use std::net::IpAddr;
 
@@ -9,12 +10,15 @@ use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
 use csp_wire::{Ecn, ipv4, ipv6};
 
 use super::api::NetworkOutput;
-use super::emit::{IpFields, TTL, ip_header};
+use super::emit::{Headers, IpFields, Route, TTL, ip_header};
 use super::flow_table::{Flow, FlowIndex, FlowState};
+use super::forward::Arrived;
 use super::node::NetworkCore;
 
 /// Length of the part of a TCP header that every error quotes: ports and sequence number (RFC 792).
 const QUOTED_TCP_LEN: usize = 8;
+/// Longest quotation of a client's packet: IP headers and the start of what they carry.
+const QUOTED_LEN_MAX: usize = 122 + QUOTED_TCP_LEN;
 /// Length of the longest error: IP header, ICMP header, quoted IP header and start of the segment, with IPv6.
 const ERROR_LEN_MAX: usize = 2 * ipv6::HEADER_LEN + v6::HEADER_LEN + QUOTED_TCP_LEN;
 
@@ -35,6 +39,37 @@ impl NetworkCore {
         let Some(len) = too_big(&mut error, &flow.tuple, start, mtu) else { return };
         // A full tunnel needs no handling: the segment is retransmitted and exceeds the MTU again.
         if out.tunnel(now, flow.proxy, &icmp_record(flow), &[&error[..len]]).is_ok() {
+            self.counters.path_errors_reported += 1;
+        }
+    }
+}
+
+impl NetworkCore {
+    /// Reports to the sender of a packet that it is longer than the `mtu` of the way to its server.
+    #[cold]
+    pub(super) fn answer_too_long(&mut self, arrived: &Arrived<'_>, mtu: u16, out: &mut impl NetworkOutput) {
+        if !self.answer_limit.allows(arrived.now) {
+            self.counters.drop_answer_limit += 1;
+            return;
+        }
+        let quoted = &arrived.packet[..arrived.packet.len().min(arrived.header_len + QUOTED_TCP_LEN)];
+        let (source, destination) = (arrived.ends.1, arrived.ends.0);
+        let mut error = [0; v6::HEADER_LEN + QUOTED_LEN_MAX];
+        let written = match destination {
+            IpAddr::V4(_) => v4::Message::FragmentationNeeded { next_hop_mtu: mtu, quoted }.emit(&mut error),
+            IpAddr::V6(to) => {
+                let IpAddr::V6(from) = source else { return };
+                v6::Message::PacketTooBig { mtu: mtu.into(), quoted }.emit(from, to, &mut error)
+            }
+        };
+        let Ok(len) = written else { return };
+        let (port, source_mac) = (arrived.port, self.port_mac(arrived.port));
+        let route = Route { port, source_mac, destination_mac: arrived.peer_mac, source, destination };
+        let protocol = if source.is_ipv4() { ipv4::PROTOCOL_ICMP } else { ipv6::PROTOCOL_ICMPV6 };
+        let identification = self.next_identification();
+        let fields = IpFields { protocol, ttl: TTL, ecn: Ecn::NotEct, identification };
+        if let Some(headers) = Headers::new(&route, fields, len) {
+            out.lan(port, &[headers.as_slice(), &error[..len]], None);
             self.counters.path_errors_reported += 1;
         }
     }

@@ -239,6 +239,11 @@ impl Reassembly {
         }
     }
 
+    /// Returns whether a datagram is being processed that came in fragments.
+    pub(super) fn is_delivering(&self) -> bool {
+        self.memory.is_empty()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.used
     }

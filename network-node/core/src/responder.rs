@@ -281,6 +281,7 @@ impl NetworkCore {
         if mac.is_multicast() || !self.neighbours.learn(now, port, address, mac) {
             return;
         }
+        self.forwarding.on_neighbour(address);
         while let Some(waiting) = self.neighbours.take_waiting(port, address) {
             self.send_waiting(now, &waiting, mac, out);
         }

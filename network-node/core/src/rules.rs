@@ -3,10 +3,13 @@
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
-use csp_classify::{ChannelIndex, Classifier, Rule, RuleError, ServiceIndex, Target};
+use csp_classify::{ChannelIndex, Classifier, PoolIndex, Rule, RuleError, ServiceIndex, Target};
 use csp_election::{GroupId, Held};
 use csp_types::{PlacementKey, Prefix};
+
+use super::forward::Pools;
 
 /// Addresses that several network nodes can answer for, and until when this one does.
 #[derive(Clone, Debug)]
@@ -35,12 +38,15 @@ pub struct RuleSet {
     /// The addresses that the former set did not have.
     pub(super) new: Vec<IpAddr>,
     pub(super) groups: Vec<AddressGroup>,
+    /// The servers of services whose packets are forwarded, by [`csp_classify::PoolIndex`].
+    pub(super) pools: Arc<Pools>,
+    pub(super) egress: Vec<IpAddr>,
 }
 
 impl RuleSet {
-    /// Makes the rules of services (virtual address and port), of the addresses of message channels, and of
-    /// egress addresses, with room for `capacity` of them; `before` are the addresses of the set that it
-    /// replaces.
+    /// Makes the rules of services (virtual address and port), of the addresses of message channels, of
+    /// services whose packets are forwarded to `pools`, and of egress addresses, with room for `capacity` of
+    /// them; `before` are the addresses of the set that it replaces.
     ///
     /// # Errors
     /// There are more rules than fit, or two with the same address and port.
@@ -48,10 +54,11 @@ impl RuleSet {
         capacity: usize,
         services: &[SocketAddr],
         channels: &[(SocketAddr, PlacementKey)],
+        pools: Arc<Pools>,
         egress: &[IpAddr],
         before: &[IpAddr],
     ) -> Result<Self, RuleError> {
-        let count = services.len() + channels.len() + egress.len();
+        let count = services.len() + channels.len() + pools.all().len() + egress.len();
         if count > capacity || services.len().max(channels.len()) > usize::from(u16::MAX) {
             return Err(RuleError::TooMany { count, capacity });
         }
@@ -65,6 +72,11 @@ impl RuleSet {
         };
         let mut rules: Vec<Rule> = services.iter().enumerate().map(service).collect();
         rules.extend(channels.iter().enumerate().map(channel));
+        rules.extend(pools.all().iter().enumerate().map(|(at, pool)| {
+            let (protocol, port) = (pool.protocol, pool.end.port());
+            let target = Target::Forward { protocol, port, pool: PoolIndex(at as u16) };
+            Rule { address: pool.end.ip(), target }
+        }));
         rules.extend(egress.iter().map(|address| Rule { address: *address, target: Target::Egress }));
         let mut classifier = Classifier::new(capacity);
         classifier.replace(&rules)?;
@@ -76,6 +88,8 @@ impl RuleSet {
             channels: channels.iter().map(|(_, key)| *key).collect(),
             new,
             groups: Vec::new(),
+            pools,
+            egress: egress.to_vec(),
         })
     }
 

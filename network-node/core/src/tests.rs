@@ -3,6 +3,7 @@
 mod channels;
 mod fixture;
 mod flows;
+mod forward;
 mod fragments;
 mod groups;
 mod hostile;

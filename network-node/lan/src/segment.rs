@@ -12,6 +12,8 @@ pub(crate) const ETHERNET_LEN: usize = 14;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BadOffload;
 
+/// Position of the checksum in a UDP header.
+const UDP_CHECKSUM_AT: usize = 6;
 /// TCP flags of the last segment only, and of the first only (RFC 9293 §3.1; CWR: RFC 3168 §6.1.2).
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
@@ -117,6 +119,8 @@ pub(crate) fn finish_checksum(frame: &mut [u8], start: usize, offset: usize) -> 
         return Err(BadOffload);
     }
     let value = csp_wire::checksum::checksum(&frame[start..]);
+    // In UDP 0 means that there is no checksum (RFC 768).
+    let value = if value == 0 && offset == UDP_CHECKSUM_AT { u16::MAX } else { value };
     store(frame, start + offset, value);
     Ok(())
 }

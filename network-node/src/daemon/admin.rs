@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use axum::extract::{Query, State};
 use axum::routing::get;
 use axum::{Json, Router};
-use csp_api::network::{Flow, Group, Groups, Tunnel};
+use csp_api::network::{Flow, Forwarded, Group, Groups, Tunnel};
 use csp_api::{RecentFlow, Text, TraceEntry};
 use csp_daemon::clock;
 use csp_daemon::query::{Label, Limit, QueryError, Workers};
@@ -15,6 +15,7 @@ use crate::core::FlowInfo;
 use crate::worker::HeldGroup;
 
 use super::data_thread::Question;
+use super::forwarding::Servers;
 
 type Answer<T> = Result<Json<T>, QueryError>;
 
@@ -25,6 +26,8 @@ pub struct AdminState {
     pub interfaces: Vec<String>,
     /// The data workers.
     pub workers: Workers<Question>,
+    /// The servers that packets are forwarded to.
+    pub servers: Servers,
 }
 
 /// Returns the routes.
@@ -33,6 +36,7 @@ pub fn routes(state: AdminState) -> Router {
         .route("/v1/flows", get(flows))
         .route("/v1/tunnels", get(tunnels))
         .route("/v1/groups", get(groups))
+        .route("/v1/forwarded", get(forwarded))
         .route("/v1/trace", get(trace))
         .route("/v1/trace/recent", get(recent))
         .with_state(state)
@@ -102,6 +106,11 @@ async fn groups(State(state): State<AdminState>) -> Answer<Groups> {
         voters_heard: info.voters.1 as u32,
         groups: info.groups.into_iter().map(group).collect(),
     }))
+}
+
+async fn forwarded(State(state): State<AdminState>) -> Answer<Vec<Forwarded>> {
+    let of_workers = state.workers.ask(Question::ForwardServers).await?;
+    Ok(Json(state.servers.view(&of_workers)))
 }
 
 async fn trace(State(state): State<AdminState>, Query(label): Query<Label>) -> Answer<Vec<TraceEntry>> {

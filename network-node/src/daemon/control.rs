@@ -23,6 +23,7 @@ use super::config::Config;
 use super::data_thread::Question;
 use super::driver::DriverControl;
 use super::driver_objects::KernelObjects;
+use super::forwarding::{self, Servers};
 use super::groups::{GroupRules, Groups, Watched, port_without_link};
 use super::lan::Lan;
 use super::metrics::WorkerMetrics;
@@ -78,11 +79,12 @@ async fn serve(
     driver.begin(&workers.sockets, &workers.reinjection)?;
     let placing = Placing::new(workers.published());
     let plugins = PluginControl::new(all, numbers.clone(), driver, modules.clone(), placing);
-    let (groups, mut condition) = (Groups::default(), Watched::default());
-    let options =
-        shell_options(config, record, workers, (numbers, plugins.clone(), modules.clone()), &groups);
+    let (groups, servers, mut condition) = (Groups::default(), Servers::default(), Watched::default());
+    let of_plugins = (numbers, plugins.clone(), modules.clone());
+    let options = shell_options(config, record, workers, of_plugins, (&groups, &servers));
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
     let refreshing = tokio::spawn(plugins::refresh(plugins.clone()));
+    let _forwarding = forwarding::start(&servers, workers);
     let (mut neighbours, mut addresses) = (Neighbours::new(), Vec::new());
     let ended = loop {
         match shell.next().await {
@@ -94,13 +96,12 @@ async fn serve(
                 send_hosts(config, workers, &neighbours, &plugins.hosts());
             }
             Event::Policy(active) => {
-                let ActivePolicy { policy, .. } = &active;
                 let mut plugins = shell.while_alive(plugins.lock()).await;
-                let packets = plugins.apply(policy.packet_plugins(), &policy.plugin_hosts);
+                let packets = plugins.apply(active.policy.packet_plugins(), &active.policy.plugin_hosts);
                 let packets = shell.while_alive(packets).await;
                 send_hosts(config, workers, &neighbours, &plugins.hosts());
                 let applied = match packets {
-                    Ok(()) => apply((&owned, &groups), workers, &active, &addresses).await,
+                    Ok(()) => apply((&owned, &groups, &servers), workers, &active, &addresses).await,
                     Err(error) => Err(error),
                 };
                 // After a failure workers may have other rules than each other: the next ones announce all.
@@ -118,7 +119,7 @@ async fn serve(
             Event::Tick => {
                 condition.set_dark(port_without_link(&config.lan), workers);
                 condition.set_cut_off(!shell.follows_etcd(), workers);
-                tick(&mut shell, workers, &modules);
+                tick(&mut shell, workers, &modules, &servers);
             }
             Event::End(ended) => break ended,
         }
@@ -129,8 +130,8 @@ async fn serve(
     Ok(ended?)
 }
 
-fn tick(shell: &mut Shell, workers: &DataWorkers, modules: &PluginModules) {
-    set_readiness(&shell.readiness, workers);
+fn tick(shell: &mut Shell, workers: &DataWorkers, modules: &PluginModules, servers: &Servers) {
+    set_readiness(&shell.readiness, workers, servers.need_no_proxy());
     modules.log_stops();
     if modules.have_come() {
         shell.recheck_policy();
@@ -142,7 +143,7 @@ fn shell_options<'a>(
     record: NodeRecord,
     workers: &DataWorkers,
     (numbers, plugins, modules): (Shared, Plugins, Arc<PluginModules>),
-    groups: &Groups,
+    (groups, servers): (&Groups, &Servers),
 ) -> ShellOptions<'a> {
     let metrics = Exposition::new();
     metrics.register(WorkerMetrics(workers.published()));
@@ -151,6 +152,7 @@ fn shell_options<'a>(
     let state = AdminState {
         interfaces: config.lan.iter().map(|lan| lan.interface.clone()).collect(),
         workers: Workers { node: config.node.id.to_string(), mailboxes: workers.mailboxes() },
+        servers: servers.clone(),
     };
     ShellOptions {
         record,
@@ -211,13 +213,13 @@ fn send_hosts(
 /// Puts the part of the policy into force that concerns addresses of this node. Returns these addresses;
 /// `before` are those of the policy in force.
 async fn apply(
-    (owned, groups): (&OwnedAddresses, &Groups),
+    (owned, groups, servers): (&OwnedAddresses, &Groups, &Servers),
     workers: &DataWorkers,
     active: &ActivePolicy,
     before: &[IpAddr],
 ) -> Result<Vec<IpAddr>, String> {
     let policy = &active.policy;
-    let services = policy.services.iter().map(|service| (service.vip, service.port));
+    let services = policy.proxied().map(|service| (service.vip, service.port));
     // A channel between clients and servers has no owner, since nothing of it outlives a connection.
     let requested = policy.requested_channels().map(|(_, place)| place);
     let (passing, kept): (Vec<Channel>, Vec<Channel>) =
@@ -235,7 +237,9 @@ async fn apply(
     let egress = policy.egress.iter().map(|e| e.address).filter(|address| owned.contains(*address));
     let services: Vec<SocketAddr> = services.map(SocketAddr::from).collect();
     let (channels, egress): (Vec<_>, Vec<IpAddr>) = (channels.collect(), egress.collect());
-    let rules = RuleSet::new(RULES_MAX, &services, &channels, &egress, before);
+    let pools = servers.of_policy(policy, active.generation, owned);
+    let forwarded = pools.all().len();
+    let rules = RuleSet::new(RULES_MAX, &services, &channels, pools, &egress, before);
     let GroupRules { all, own, moved } = groups.of_policy(policy, owned);
     let rules = rules.map_err(|error| error.to_string())?.with_groups(all, &moved);
     for mailbox in workers.mailboxes() {
@@ -243,12 +247,13 @@ async fn apply(
         let done = mailbox.ask(POLICY_TIMEOUT, |reply| Question::Rules(own, reply)).await;
         done.map_err(|error| format!("a data worker did not apply the policy: {error}"))?;
     }
+    servers.rules_are_in_force(services.len() + channels.len() + egress.len() > 0);
     if let Some(first) = workers.mailboxes().first() {
         first
             .send(Question::Groups(own))
             .map_err(|error| format!("worker 0 does not take part in elections: {error}"))?;
     }
-    let owned = services.len() + channels.len();
+    let owned = services.len() + channels.len() + forwarded;
     let (generation, all) = (active.generation, policy.ends().count());
     tracing::info!(generation, services = owned, of = all, "policy in force");
     if owned == 0 && egress.is_empty() && !policy.addresses().is_empty() {
@@ -264,9 +269,10 @@ fn is_draining(config: &Config, membership: &Membership) -> bool {
     membership.nodes.get(&config.node.id).is_some_and(|own| own.record.draining)
 }
 
-fn set_readiness(readiness: &Readiness, workers: &DataWorkers) {
+fn set_readiness(readiness: &Readiness, workers: &DataWorkers, need_no_proxy: bool) {
     let tunnels = workers.threads.iter().map(|thread| thread.published().read().tunnels()).min();
     match tunnels.unwrap_or_default() {
+        _ if need_no_proxy => readiness.set("tunnels", ConditionState::Ok, ""),
         (0, _) => readiness.set("tunnels", ConditionState::Failed, "no proxy is connected"),
         (up, wanted) if up < wanted => {
             let reason = format!("{up} of {wanted} proxy workers are connected");

@@ -2,6 +2,7 @@
 //! publishes.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use csp_classify::multifield::InstanceId;
 use csp_daemon::{DataWorker, clock};
@@ -11,7 +12,7 @@ use csp_telemetry::Reply;
 use csp_types::{FlowLabel, Instant, TraceEvent};
 use csp_vi::{Armed, ViError, Wake};
 
-use crate::core::{FlowInfo, PluginChange, PluginCounts, RuleSet};
+use crate::core::{FlowInfo, PluginChange, PluginCounts, Pools, RuleSet, ServerView};
 use crate::links::{HostInstances, HostSpec, LinkNotice, ProxySpec, TunnelInfo};
 use crate::worker::{Condition, ElectionInfo, NetworkWorker, OwnGroup};
 
@@ -24,6 +25,10 @@ const LAST_TURNS: usize = 3;
 pub enum Question {
     /// Puts the rules of a policy generation into force. Answered with the former ones, to be freed.
     Rules(Box<RuleSet>, Reply<Box<RuleSet>>),
+    /// Sets which servers are up that packets are forwarded to.
+    Pools(Arc<Pools>),
+    /// Returns these servers.
+    ForwardServers(Reply<Vec<ServerView>>),
     /// Replaces the groups of addresses that this node may hold; for worker 0, once all have the rules.
     Groups(Vec<OwnGroup>),
     /// How the node is; for worker 0.
@@ -69,6 +74,9 @@ impl DataWorker for NetworkWorker {
                 self.exchange_rules(now, &mut rules);
                 reply.send(rules);
             }
+            // The former ones are freed by the control thread, which has them, too.
+            Question::Pools(mut pools) => self.set_pools(now, &mut pools),
+            Question::ForwardServers(reply) => reply.send(self.core().forward_servers().collect()),
             Question::Groups(groups) => self.set_groups(now, &groups),
             Question::Condition(condition) => self.set_condition(now, &condition),
             Question::Election(reply) => reply.send(self.election()),

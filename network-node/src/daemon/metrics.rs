@@ -138,6 +138,12 @@ fn collect_core(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)]) {
         ("csp_tunnel_records_received_total", "Tunnel records from proxies", c.records_out),
         ("csp_lan_segments_sent_total", "TCP segments handed to LAN ports, large ones once", c.segments_out),
         ("csp_client_sent_bytes_total", "TCP payload to clients handed to LAN ports", c.bytes_out),
+        (
+            "csp_forwarded_packets_total",
+            "Packets forwarded to servers, coalesced ones once",
+            c.packets_forwarded,
+        ),
+        ("csp_forwarded_bytes_total", "Bytes of IP packets forwarded to servers", c.bytes_forwarded),
         ("csp_flows_created_total", "Flows added to the table", c.flows_created),
         ("csp_flows_lost_total", "Flows removed because their proxy is down", c.flows_lost),
         ("csp_flows_expired_total", "Flows expired", c.flows_expired),
@@ -173,7 +179,7 @@ fn collect_core(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)]) {
         ("csp_icmp_errors_received_total", "ICMP errors passed to proxies", c.icmp_errors_in),
         (
             "csp_path_errors_reported_total",
-            "Errors sent to proxies about segments longer than the LAN's MTU",
+            "Errors sent to proxies, and to clients of forwarded services, about what is longer than the LAN's MTU",
             c.path_errors_reported,
         ),
     ];
@@ -232,6 +238,9 @@ fn collect_drops(out: &mut MetricWriter, p: &Published) {
         ("protocol", c.drop_protocol),
         ("no_service", c.drop_no_service),
         ("no_proxy", c.drop_no_proxy),
+        ("no_server", c.drop_no_server),
+        ("expired", c.drop_expired),
+        ("went_round", c.drop_went_round),
         ("tunnel_full", c.drop_tunnel_full),
         ("answer_limit", c.drop_answer_limit),
         ("search_limit", c.drop_search_limit),

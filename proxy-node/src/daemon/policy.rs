@@ -92,7 +92,7 @@ pub fn translate(
         tcp: translate_tcp(&e.tcp),
     };
     numbers.number_channels(policy);
-    let mut services: Vec<ServiceSpec> = policy.services.iter().map(service).collect();
+    let mut services: Vec<ServiceSpec> = policy.proxied().map(service).collect();
     let mut messages = MessagesPolicy::default();
     for of in planned.channels() {
         let channel = &*of.channel;
@@ -229,7 +229,7 @@ fn server_check(check: &csp_policy::ServerCheck, header: Option<ProxyHeader>, vi
     });
     let ms = |ms: u32| Duration::from_millis(ms.into());
     let (interval, timeout) = (ms(check.interval_ms), ms(check.timeout_ms));
-    CheckSpec { interval, timeout, rise: check.rise, fall: check.fall, header, http }
+    CheckSpec { interval, timeout, rise: check.rise, fall: check.fall, port: check.port, header, http }
 }
 
 fn pool(members: &[csp_policy::PoolMember]) -> Vec<PoolServer> {

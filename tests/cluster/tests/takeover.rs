@@ -8,10 +8,52 @@ use csp_api::network::Groups;
 use csp_cluster::prober::{Prober, now_s};
 use csp_cluster::several::{self, Lans, NETWORK_NODES, SINGLE_PORT, Several};
 use csp_cluster::steady::{SETTLED, Steady, end, going_on};
-use csp_cluster::{Far, San, wait_until};
+use csp_cluster::{Far, Host, Process, San, wait_until};
 
 /// Clients of each VIP.
 const CLIENTS: usize = 6;
+
+/// A service of the first group whose packets are forwarded, and its server on the LAN.
+const SHARED: &str = "10.76.0.102";
+const SHARED_PORT: u16 = 8110;
+const SERVER: &str = "10.76.0.30";
+
+/// Joins a host to the LAN that has the address of the forwarded service, with a web server on kernel TCP;
+/// and puts the service into the policy.
+fn forwarded(cluster: &Several, tag: &str) -> (Host, Process) {
+    let host = Host::new(&format!("{tag}{}", std::process::id()), "server").unwrap();
+    cluster.join_lan(&host, "server").unwrap();
+    for setting in ["all.arp_ignore=1", "all.arp_announce=2"] {
+        host.run("sysctl", &["-qw", &format!("net.ipv4.conf.{setting}")]).unwrap();
+    }
+    host.address("lan0", &format!("{SERVER}/24")).unwrap();
+    host.address("lo", &format!("{SHARED}/32")).unwrap();
+    let conf = cluster.scratch().join("server.conf");
+    let shown = cluster.scratch().display();
+    let text = format!(
+        "daemon off;\nworker_processes 1;\npid {shown}/server.pid;\nerror_log {shown}/server.log;\nuser root;\n\
+         events {{ worker_connections 1024; }}\nhttp {{\naccess_log off;\nkeepalive_requests 10000000;\n\
+         server {{\nlisten {SHARED_PORT};\nroot {shown}/www;\n}}\n}}\n"
+    );
+    std::fs::write(&conf, text).unwrap();
+    let mut nginx = host.command("nginx");
+    nginx.args(["-c", &conf.display().to_string()]);
+    let nginx = Process::spawn("a plain nginx", nginx, &cluster.scratch().join("log/server.log")).unwrap();
+    let path = cluster.scratch().join("policy.yaml");
+    let service = format!(
+        "services:\n  - {{name: shared, vip: {SHARED}, port: {SHARED_PORT}, via: network, pool: [{{address: {SERVER}, port: {SHARED_PORT}}}]}}\n"
+    );
+    let policy = std::fs::read_to_string(&path).unwrap().replacen("services:\n", &service, 1);
+    std::fs::write(&path, policy).unwrap();
+    cluster.cspctl(&["policy", "apply", &path.to_string_lossy()]).unwrap();
+    let url = format!("http://{SHARED}:{SHARED_PORT}/1KiB");
+    wait_until("the forwarded service", SETTLED, || {
+        let asked = cluster.clients[0].output("curl", &["-sf", "-m", "2", "-o", "/dev/null", &url]);
+        asked.is_ok_and(|output| output.status.success()).then_some(())
+    })
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", cluster.logs()));
+    (host, nginx)
+}
 
 /// Returns the groups that a node holds.
 fn held(cluster: &Several, id: &str) -> Option<Vec<String>> {
@@ -87,6 +129,8 @@ fn round(cluster: &mut Several, fault: Fault) -> [f64; 2] {
         };
         all.extend((0..CLIENTS).map(one));
     }
+    let shared = |at: usize| Steady::connect(&cluster.clients[at], cluster.scratch(), SHARED, SHARED_PORT);
+    all.extend((0..2).map(shared));
     let prober = Prober::start(&cluster.clients[0], cluster.scratch(), vips[0], 80);
     let count = all.len();
     assert_eq!(going_on(&mut all), count, "clients before {fault:?}");
@@ -113,7 +157,7 @@ fn round(cluster: &mut Several, fault: Fault) -> [f64; 2] {
     [taken, back]
 }
 
-fn elected(name: &str, san: San) -> Option<Several> {
+fn elected(name: &str, san: San) -> Option<(Several, (Host, Process))> {
     let mut cluster = several::lay_out(name, san, Lans::Elected)?;
     cluster.serve().unwrap();
     wait_held(&cluster, APART);
@@ -123,11 +167,12 @@ fn elected(name: &str, san: San) -> Option<Several> {
         let held = |line: &str| line.starts_with(group) && line.split_whitespace().nth(1) == Some(node);
         assert!(shown.lines().any(held), "{group} at {node}:\n{shown}");
     }
-    Some(cluster)
+    let server = forwarded(&cluster, name);
+    Some((cluster, server))
 }
 
 fn faults(name: &str, san: San) {
-    let Some(mut cluster) = elected(name, san) else { return };
+    let Some((mut cluster, _server)) = elected(name, san) else { return };
     for fault in [Fault::Kill, Fault::Terminate, Fault::Stop, Fault::LanCut, Fault::SanCut, Fault::Drain] {
         if (fault, san) == (Fault::SanCut, San::Shm) {
             continue; // shared memory needs no cable
@@ -164,7 +209,7 @@ fn addresses_move_over_tcp() {
 #[test]
 #[ignore = "depends on load: make test-front"]
 fn takeovers_are_fast() {
-    let Some(mut cluster) = elected("takefast", San::Apart(Far::Tcp)) else { return };
+    let Some((mut cluster, _server)) = elected("takefast", San::Apart(Far::Tcp)) else { return };
     let rounds = std::env::var("ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(10);
     for (fault, median, worst) in [(Fault::Kill, 0.5, 1.0), (Fault::Stop, 1.2, 2.5)] {
         let mut taken: Vec<f64> = (0..rounds).map(|_| round(&mut cluster, fault)[0]).collect();
@@ -180,7 +225,7 @@ fn takeovers_are_fast() {
 #[test]
 #[ignore = "depends on load: make test-front"]
 fn nobody_takes_over_from_a_busy_node() {
-    let Some(mut cluster) = elected("takebusy", San::Shm) else { return };
+    let Some((mut cluster, _server)) = elected("takebusy", San::Shm) else { return };
     let seconds = std::env::var("SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
     let lost = |line: &str| line.strip_prefix("csp_vip_groups_lost_total ")?.parse::<f64>().ok();
     let changes = |cluster: &Several| -> f64 {

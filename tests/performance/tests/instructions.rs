@@ -17,6 +17,7 @@
 
 #[path = "../benches/fixture/mod.rs"]
 mod fixture;
+mod forwarding;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -46,11 +47,18 @@ const LIBRARY: &str = "C library";
 /// One count: its name, what is run, the functions counted, and whether it is the difference of two runs.
 type Case = (&'static str, &'static str, &'static str, bool);
 
-const CASES: [Case; 9] = [
+/// Flows of the cases that are compared with each other, and how much more the larger one may cost.
+const FLOWS: [u32; 2] = [1_000, 200_000];
+const FLOWS_LIMIT: f64 = 1.05;
+const FORWARDED: [&str; 2] = ["packet forwarded, of 1,000 flows", "packet forwarded, of 200,000 flows"];
+
+const CASES: [Case; 11] = [
     (LIBRARY, "library", "measured_library", false),
     ("segment in, 1,448 B", "segments", "measured_segment_in", false),
     ("segment out, 1,448 B", "segments", "measured_segment_out", false),
     ("acknowledgement in", "segments", "measured_acknowledgement", false),
+    (FORWARDED[0], "forwarded few", "measured_forward", false),
+    (FORWARDED[1], "forwarded many", "measured_forward", false),
     ("connection with a request, network node", "requests", "measured_network_turn", true),
     ("connection with a request, proxy", "requests", "measured_proxy_turn", true),
     ("connection with a request, process", "requests", "measured_process_turn", true),
@@ -103,6 +111,21 @@ fn segments() {
         let segment = bench.segment(&client, Flags::ACK, 0);
         measured_acknowledgement(&mut bench, &client, &segment);
     }
+}
+
+#[inline(never)]
+fn measured_forward(bench: &mut forwarding::Forwarding) {
+    bench.take();
+}
+
+fn forwarded(flows: u32) {
+    let mut bench = forwarding::Forwarding::new(flows);
+    let before = bench.sent();
+    for at in 0..CALLS as u32 {
+        bench.set_flow(at.wrapping_mul(0x9e37_79b1) % flows);
+        measured_forward(&mut bench);
+    }
+    assert_eq!(bench.sent() - before, CALLS as u64);
 }
 
 /// A scenario of the simulation without faults.
@@ -169,6 +192,8 @@ fn run(what: &str, count: u32) {
     match what {
         "library" => measured_library(&mut [3; 4_000]),
         "segments" => segments(),
+        "forwarded few" => forwarded(FLOWS[0]),
+        "forwarded many" => forwarded(FLOWS[1]),
         "requests" => requests(count, 1_000, false),
         "downloads" => requests(count, 50_000, true),
         "messages" => messages(count),
@@ -195,7 +220,9 @@ fn collect(function: &str, what: &str, count: u32) -> f64 {
 fn count((name, what, function, difference): Case) -> f64 {
     let counted = match difference {
         true => (collect(function, what, 2 * FEW) - collect(function, what, FEW)) / f64::from(FEW),
-        false if what == "segments" => collect(function, what, 0) / CALLS as f64,
+        false if what == "segments" || what.starts_with("forwarded") => {
+            collect(function, what, 0) / CALLS as f64
+        }
         false => collect(function, what, 0),
     };
     assert!(counted > 0.0, "{name}: nothing was counted");
@@ -268,5 +295,16 @@ fn compare(counts: &[(&str, f64)]) -> usize {
         println!("{name:<42} {counted:>10} of {figure:>10}  {ratio:>6.3}  {verdict}");
         failed += usize::from(verdict.starts_with("FAILED"));
     }
-    failed
+    failed + usize::from(!is_independent_of_flows(counts))
+}
+
+/// What a packet costs must not depend on the number of flows.
+fn is_independent_of_flows(counts: &[(&str, f64)]) -> bool {
+    let of = |name| counts.iter().find(|(known, _)| *known == name).map_or(0.0, |(_, counted)| *counted);
+    let [few, many] = FORWARDED.map(of);
+    let holds = many <= few * FLOWS_LIMIT;
+    if !holds {
+        println!("FAILED: a packet of many flows costs {many}, one of few {few}");
+    }
+    holds
 }

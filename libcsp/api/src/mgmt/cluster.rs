@@ -119,7 +119,8 @@ pub struct PoolMemberView {
     /// Address of a plain server, which proxies reach over TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
-    /// Proxies at which a plain server is down, with the reason: how their last connection to it has failed.
+    /// Nodes at which a plain server is down, with the reason: how a proxy's last connection to it, or a
+    /// network node's checks have failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub down_at: Vec<String>,
     /// Port its processes listen on.
@@ -129,9 +130,12 @@ pub struct PoolMemberView {
     pub processes: Option<u64>,
     /// Open connections over all proxies; `null` when no proxy answered.
     pub open_connections: Option<u64>,
-    /// Connections that its processes accepted, over all proxies since they know it; `null` when no proxy
-    /// answered.
+    /// Connections that its processes accepted, over all proxies since they know it; of a server that packets
+    /// are forwarded to, the flows that it was given. `null` when no node answered.
     pub connections_total: Option<u64>,
+    /// Packets that network nodes forwarded to it; `null` unless the service has `via: network`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets_total: Option<u64>,
 }
 
 /// One service.
@@ -143,10 +147,25 @@ pub struct ServiceView {
     pub vip: String,
     /// Port.
     pub port: u16,
+    /// `tcp` or `udp`.
+    #[serde(default = "tcp")]
+    pub protocol: String,
+    /// `proxy`, or `network` if network nodes forward the packets to the servers.
+    #[serde(default = "proxy")]
+    pub via: String,
     /// Established connections that wait for a process, over all proxies.
     pub pending: u64,
     /// Pool.
     pub pool: Vec<PoolMemberView>,
+}
+
+/// A service of a management node that knows no others.
+fn tcp() -> String {
+    "tcp".to_owned()
+}
+
+fn proxy() -> String {
+    "proxy".to_owned()
 }
 
 /// `GET /api/v1/services`.
@@ -156,7 +175,7 @@ pub struct ServicesView {
     pub generation: u64,
     /// Services in the policy's order.
     pub services: Vec<ServiceView>,
-    /// Proxies that did not answer.
+    /// Proxies that did not answer; with services that network nodes forward, these as well.
     pub unreachable: Vec<Unreachable>,
 }
 

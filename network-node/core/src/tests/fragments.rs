@@ -36,6 +36,11 @@ fn fragment(packet: &[u8], id: u32, (range, more): Part) -> Vec<u8> {
     fragment_with(packet, id, (range.start, more), payload)
 }
 
+/// Returns the frames of a packet that was cut at these places.
+pub(super) fn in_fragments(packet: &[u8], cuts: &[usize]) -> Vec<Vec<u8>> {
+    parts(packet, cuts).into_iter().map(|part| fragment(packet, 77, part)).collect()
+}
+
 fn fragment_with(packet: &[u8], id: u32, (offset, more): (usize, bool), payload: &[u8]) -> Vec<u8> {
     let mut bytes = packet[..header_len(packet)].to_vec();
     if is_v4(packet) {

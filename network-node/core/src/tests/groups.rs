@@ -27,7 +27,7 @@ fn grouped() -> (Fixture, Held) {
     let networks = ["10.76.0.100/31", "2001:db8::100/128"];
     let networks = networks.iter().map(|network| network.parse().unwrap()).collect();
     let group = AddressGroup { id: GROUP, networks, held: held.clone() };
-    let rules = RuleSet::new(16, &services, &[], &[egress], &before).unwrap();
+    let rules = RuleSet::new(16, &services, &[], Default::default(), &[egress], &before).unwrap();
     f.core.exchange_rules(f.now, &mut rules.with_groups(vec![group], &[]), &mut f.out);
     f.core.set_lan_time(f.now);
     assert!(f.out.lan.is_empty());

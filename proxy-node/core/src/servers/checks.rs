@@ -43,6 +43,8 @@ pub struct CheckSpec {
     pub rise: u8,
     /// Checks in a row that must fail to put it out of use.
     pub fall: u8,
+    /// The port that is asked; `None`: the server's.
+    pub port: Option<u16>,
     /// The header that the server expects.
     pub header: Option<ProxyHeader>,
     /// What is asked; `None`: the connection is enough.
@@ -133,7 +135,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     fn begin_check(&mut self, member: MemberId, spec: &CheckSpec) -> Option<()> {
         let now = self.cx.now;
         let known = self.dispatcher.pools().get(member)?;
-        let (address, server) = (known.plain_address()?, known.id(member));
+        let (mut address, server) = (known.plain_address()?, known.id(member));
+        address.set_port(spec.port.unwrap_or(address.port()));
         let (source, _) = self.egress.source(address.ip())?;
         let via = self.cx.out.network_node(source)?;
         let window = self.pump.reserve()?; // no client gives way to a check

@@ -323,7 +323,7 @@ fn a_connection_outlives_its_service_and_waits_for_a_network_node() {
 fn checked(http: bool, header: Option<ProxyHeader>) -> ServiceSpec {
     let http =
         http.then(|| HttpCheck { request: b"GET /health HTTP/1.1\r\n\r\n"[..].into(), status: 200..=399 });
-    let check = CheckSpec { interval: 2 * S, timeout: S, rise: 2, fall: 3, header, http };
+    let check = CheckSpec { interval: 2 * S, timeout: S, rise: 2, fall: 3, port: None, header, http };
     let servers = ServerOptions { check: Some(check.into()), header, ..ServerOptions::default() };
     ServiceSpec { servers, ..web(&[1, 2]) }
 }

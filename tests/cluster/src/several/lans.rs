@@ -124,6 +124,12 @@ fn of_link(at: usize, host: u8) -> String {
 }
 
 impl Several {
+    /// Joins a further host to the LAN of [`Lans::Shared`] and [`Lans::Elected`], by its interface `lan0`.
+    pub fn join_lan(&self, host: &Host, port: &str) -> Result<()> {
+        host.join("lan0", &self.switches[1], port)?;
+        self.switches[1].ip(&["link", "set", port, "master", "lan"])
+    }
+
     /// Has the router of [`Lans::Routed`] send the cluster's packets to the network nodes with these weights,
     /// 0 for none.
     pub fn route(&self, weights: [u32; 2]) -> Result<()> {

@@ -1,0 +1,144 @@
+//! Active checks of servers that packets are forwarded to: a connection of the host's kernel to the server's
+//! own address now and then, and a request over HTTP if the policy has one. UDP services are checked so, too.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use csp_policy::{HttpCheck, ServerCheck};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+use super::{Key, Servers};
+
+/// How often the list of what is checked is compared with the policy's.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// Length of the part of a response that has the status: `HTTP/1.1 200`.
+const STATUS_LEN: usize = 12;
+
+/// Checks the servers of the policy in force. Does not end.
+pub(super) async fn run(servers: Servers) {
+    let mut running: HashMap<Key, (ServerCheck, JoinHandle<()>)> = HashMap::new();
+    loop {
+        let wanted = servers.checked();
+        running.retain(|key, (check, task)| {
+            let stays = wanted.get(key) == Some(check);
+            if !stays {
+                task.abort();
+            }
+            stays
+        });
+        for (key, check) in wanted {
+            running.entry(key).or_insert_with(|| {
+                let task = tokio::spawn(check_again_and_again(servers.clone(), key, check.clone()));
+                (check, task)
+            });
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+async fn check_again_and_again(servers: Servers, key: Key, check: ServerCheck) {
+    let interval = Duration::from_millis(check.interval_ms.into());
+    // The servers of a policy are not checked all at once.
+    tokio::time::sleep(interval.mul_f64(fraction())).await;
+    loop {
+        let begun = tokio::time::Instant::now();
+        let at = SocketAddr::new(key.2, check.port.unwrap_or(key.0.port()));
+        servers.note(&key, &check, once(at, key.0, &check).await);
+        let varied = interval.mul_f64(0.875 + fraction() / 4.0);
+        tokio::time::sleep_until(begun + varied).await;
+    }
+}
+
+/// Returns a number from 0 to 1.
+fn fraction() -> f64 {
+    (RandomState::new().hash_one(0) >> 40) as f64 / (1u64 << 24) as f64
+}
+
+/// Checks a server of the service at `end` once.
+async fn once(at: SocketAddr, end: SocketAddr, check: &ServerCheck) -> Result<(), String> {
+    let time = Duration::from_millis(check.timeout_ms.into());
+    let checked = async {
+        let connected = TcpStream::connect(at).await.map_err(|error| error.to_string())?;
+        match &check.http {
+            Some(http) => ask(connected, end, http).await,
+            None => Ok(()),
+        }
+    };
+    let late = || format!("no answer within {} ms", check.timeout_ms);
+    tokio::time::timeout(time, checked).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// Asks over HTTP/1.1; only the status of the answer is read.
+async fn ask(mut stream: TcpStream, end: SocketAddr, http: &HttpCheck) -> Result<(), String> {
+    let host = http.host.clone().unwrap_or_else(|| end.ip().to_string());
+    let request = format!(
+        "GET {} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: csp-check\r\nConnection: close\r\n\r\n",
+        http.path
+    );
+    stream.write_all(request.as_bytes()).await.map_err(|error| error.to_string())?;
+    let mut start = [0; STATUS_LEN];
+    let read = stream.read_exact(&mut start).await;
+    read.map_err(|error| format!("no whole status line: {error}"))?;
+    let status = status_of(&start).ok_or("the answer is not HTTP/1")?;
+    let [least, most] = http.status;
+    match (least..=most).contains(&status) {
+        true => Ok(()),
+        false => Err(format!("status {status}")),
+    }
+}
+
+/// Returns the status of a status line's start (RFC 9112 §4).
+fn status_of(start: &[u8; STATUS_LEN]) -> Option<u16> {
+    let digits = start.strip_prefix(b"HTTP/1.")?.get(2..)?;
+    let is_status = digits.len() == 3 && digits.iter().all(u8::is_ascii_digit);
+    is_status.then(|| digits.iter().fold(0, |status, digit| 10 * status + u16::from(digit - b'0')))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Answers one connection with these bytes.
+    async fn server(answer: &'static [u8]) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 512];
+            let len = stream.read(&mut request).await.unwrap();
+            assert!(request[..len].starts_with(b"GET /health HTTP/1.1\r\nHost: 192.0.2.1\r\n"));
+            stream.write_all(answer).await.unwrap();
+        });
+        at
+    }
+
+    #[tokio::test]
+    async fn only_the_right_status_passes() {
+        let http = HttpCheck { path: "/health".into(), ..HttpCheck::default() };
+        let check = ServerCheck { http: Some(http), ..ServerCheck::default() };
+        let end = "192.0.2.1:80".parse().unwrap();
+        for (answer, expected) in [
+            (&b"HTTP/1.1 204 No Content\r\n\r\n"[..], Ok(())),
+            (b"HTTP/1.0 503 Service Unavailable\r\n\r\n", Err("status 503")),
+            (b"SSH-2.0-OpenSSH_9.2\r\n", Err("the answer is not HTTP/1")),
+            (b"HTTP/1.1 +20 x", Err("the answer is not HTTP/1")),
+            ("HTTP/1.€ab".as_bytes(), Err("the answer is not HTTP/1")),
+            (b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", Err("the answer is not HTTP/1")),
+        ] {
+            let found = once(server(answer).await, end, &check).await;
+            assert_eq!(found, expected.map_err(str::to_owned));
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let silent = ServerCheck { timeout_ms: 100, ..check.clone() };
+        assert_eq!(once(at, end, &silent).await.unwrap_err(), "no answer within 100 ms");
+        drop(listener);
+        assert!(once(at, end, &check).await.unwrap_err().contains("refused"));
+    }
+}
