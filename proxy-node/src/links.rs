@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use csp_transport::{Channel, ChannelConfig, Endpoint, LinkId, PeerIdentity, ProcessId, TunnelBatch};
-use csp_types::{Instant, NodeId, OwnedAddresses, limits};
+use csp_types::{FourTuple, Instant, NodeId, OwnedAddresses, steering};
 use csp_wire::channel::MessageHeader;
 use csp_wire::tunnel::Record;
 
-use crate::core::{Blocked, ChannelId, Lane, ProxyOutput};
+use crate::core::{Blocked, ChannelId, Lane, ProxyOutput, Way};
 use adjacent::Adjacent;
 use holders::Holders;
 use network_workers::{NetworkWorker, NetworkWorkers, Tunnel};
@@ -48,6 +48,9 @@ pub(crate) struct Links {
     network_workers: NetworkWorkers,
     /// What network nodes own, by their registrations; a node that is not in it owns all addresses.
     owned: HashMap<NodeId, OwnedAddresses>,
+    /// Among how many workers network nodes distribute the answers to connections that the proxy opens, by
+    /// their registrations.
+    lan_workers: HashMap<NodeId, u8>,
     /// Who holds groups of addresses.
     pub(crate) holders: Holders,
     /// In ascending order of their numbers, so that equal runs send in the same order.
@@ -65,6 +68,7 @@ impl Links {
         Links {
             network_workers: NetworkWorkers::new(tunnel_endpoints.len()),
             owned: HashMap::new(),
+            lan_workers: HashMap::new(),
             holders: Holders::default(),
             tunnel_endpoints,
             channels: BTreeMap::new(),
@@ -165,6 +169,23 @@ impl Links {
     fn worker_of(&self, node: NodeId, number: Option<u8>) -> Option<&NetworkWorker> {
         let up = || self.network_workers.iter().filter(|w| w.node == node && w.is_up());
         up().find(|w| Some(w.worker) == number).or_else(|| up().next())
+    }
+
+    /// Returns the number of the network node's worker that receives the answers to a connection that the
+    /// proxy opens. A node that has not registered yet has the workers that have connected.
+    fn receiver_of(&self, node: NodeId, tuple: &FourTuple) -> u8 {
+        let connected = || self.network_workers.iter().filter(|w| w.node == node).map(|w| w.worker).max();
+        let registered = self.lan_workers.get(&node).copied();
+        let workers = registered.or_else(|| connected().map(|last| last.saturating_add(1)));
+        steering::worker_of(tuple, workers.unwrap_or(1))
+    }
+
+    /// Replaces the numbers of workers among which network nodes distribute answers. A node that is not
+    /// registered any more still does as it did.
+    pub(crate) fn set_lan_workers(&mut self, workers: HashMap<NodeId, u8>) {
+        let Links { lan_workers, network_workers, .. } = self;
+        lan_workers.retain(|node, _| network_workers.iter().any(|w| w.node == *node));
+        lan_workers.extend(workers);
     }
 
     /// Replaces what network nodes own. A node that is not registered any more still owns what its
@@ -312,17 +333,17 @@ impl ProxyOutput for Links {
         tunnel.batch.send(now, endpoint, record, parts).map_err(|_| Blocked::NoCredit)
     }
 
-    fn network_node(&self, source: IpAddr) -> Option<u32> {
-        // Answers to connections that applications open arrive at the network node's worker 0
-        // (`csp_lan::steering`).
-        let of_holder =
-            self.holders.of(source).and_then(|node| self.worker_of(node, Some(limits::EGRESS_LAN_WORKER)));
-        if let Some(worker) = of_holder {
-            return Some(worker.via);
-        }
+    fn network_node(&self, tuple: &FourTuple) -> Option<Way> {
+        let source = tuple.local.ip();
         let owns = |w: &&NetworkWorker| self.owned_by(w.node).contains(source);
-        let up = || self.network_workers.iter().filter(|w| w.is_up()).filter(owns);
-        up().find(|w| w.worker == limits::EGRESS_LAN_WORKER).or_else(|| up().next()).map(|w| w.via)
+        let up = || self.network_workers.iter().filter(|w| w.is_up());
+        let held = self.holders.of(source).filter(|node| up().any(|w| w.node == *node));
+        let node = held.or_else(|| up().find(owns).map(|w| w.node))?;
+        let receiver = self.receiver_of(node, tuple);
+        let worker = self.worker_of(node, Some(receiver))?;
+        let adjacent = self.adjacent.via().filter(|via| self.node_of(*via) == Some(node));
+        let is_far = worker.worker != receiver || adjacent.is_some_and(|via| via != worker.via);
+        Some(Way { via: worker.via, is_far })
     }
 
     fn channel(

@@ -38,6 +38,8 @@ pub type LocalServices = Both<MessageBroker, NoLocalServices>;
 pub struct Registered {
     /// What network nodes own.
     pub owned: HashMap<NodeId, OwnedAddresses>,
+    /// Among how many workers they distribute the answers to connections that proxies open.
+    pub lan_workers: HashMap<NodeId, u8>,
     /// Application nodes that get no new connections.
     pub draining: HashSet<NodeId>,
     /// This node, and all proxy workers that new connections may go to; `None`: not known yet.
@@ -312,11 +314,12 @@ impl ProxyWorker {
     /// that owns their addresses now.
     pub fn set_registered(&mut self, now: Instant, registered: Registered) {
         self.take_left(now);
-        let Registered { owned, draining, proxies } = registered;
+        let Registered { owned, lan_workers, draining, proxies } = registered;
         if let Some((proxy, workers)) = proxies {
             let here = Owner { proxy, worker: self.number };
             self.broker_mut().set_view(now, View { here, workers });
         }
+        self.links.set_lan_workers(lan_workers);
         self.links.set_owned(owned);
         self.move_connections(now);
         self.core.set_draining(now, draining, &mut self.links);

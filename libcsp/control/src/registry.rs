@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use csp_policy::PluginHost;
-use csp_types::{NodeId, OwnedAddresses, Prefix, Role};
+use csp_types::{NodeId, OwnedAddresses, Prefix, Role, limits};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::config::{serde_node_id, serde_prefixes};
@@ -111,6 +111,15 @@ impl NodeRecord {
     pub fn owned(&self) -> OwnedAddresses {
         OwnedAddresses::new(self.owns.clone())
     }
+
+    /// Returns among how many workers a network node distributes the answers to connections that proxies
+    /// open, by [`csp_types::steering`].
+    pub fn lan_workers(&self) -> u8 {
+        match self.capabilities.iter().any(|capability| capability == limits::STEERS_EGRESS) {
+            true => u8::try_from(self.workers).unwrap_or(u8::MAX),
+            false => 1,
+        }
+    }
 }
 
 /// Returns the kernel's boot id; `unknown` if /proc does not have it.
@@ -133,4 +142,18 @@ fn role<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Role, D::Error> {
     let text = String::deserialize(deserializer)?;
     let known = (1..=5).filter_map(Role::from_u8).find(|role| role.as_str() == text);
     known.ok_or_else(|| de::Error::custom(format!("{text:?} is no role")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_node_of_an_earlier_build_has_the_answers_at_its_first_worker() {
+        let mut record = NodeRecord::new("nn-1".parse().unwrap(), Role::NetworkNode, String::new());
+        (record.workers, record.capabilities) = (4, vec!["tunnel".to_owned()]);
+        assert_eq!(record.lan_workers(), 1);
+        record.capabilities.push(limits::STEERS_EGRESS.to_owned());
+        assert_eq!(record.lan_workers(), 4);
+    }
 }

@@ -30,9 +30,9 @@ pub const PROXY_WORKERS_MAX: usize = 256;
 /// Largest number of Virtual Interfaces in the pool between one process and one proxy worker.
 pub const VI_POOL_MAX: usize = 16;
 
-/// First source port of connections that applications open (RFC 6335 §6: the ephemeral ports). Network nodes
-/// with several workers receive segments to these ports at [`EGRESS_LAN_WORKER`].
+/// First source port of connections that the proxy opens (RFC 6335 §6: the ephemeral ports).
 pub const EGRESS_PORT_FIRST: u16 = 49_152;
 
-/// The worker of a network node for connections that applications open, since their replies arrive there.
-pub const EGRESS_LAN_WORKER: u8 = 0;
+/// Capability in the registration of a network node whose LAN ports distribute the answers to these
+/// connections among all workers ([`crate::steering`]). Nodes of earlier builds receive them at worker 0.
+pub const STEERS_EGRESS: &str = "steers-egress";

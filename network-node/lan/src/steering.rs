@@ -1,14 +1,14 @@
 //! Which worker of a network node receives a frame.
 //!
-//! Workers share nothing, so each flow must stay with one of them, and the replies to connections that
-//! applications open must arrive at the worker that the proxy sends through. Hence one rule, known to both
-//! ends:
+//! Workers share nothing, so each flow must stay with one of them, and the answers to connections that the
+//! proxy opens must arrive at the worker through which it sends. Hence one rule, known to both ends
+//! ([`csp_types::steering`]):
 //!
 //! ```text
-//!  TCP to a port below 49,152           (last 4 bytes of the source address + both ports) × 0x9e3779b1 >> 16, modulo workers
+//!  TCP                                  (last 4 bytes of the source address + both ports) × 0x9e3779b1 >> 20, modulo workers
 //!  ICMP errors about TCP                                             the worker of the segments that the quoted one answers
 //!  ARP replies, neighbour advertisements, fragments of TCP                                                      every worker
-//!  everything else: TCP to the ports that applications connect from, other ARP, ICMP and fragments                  worker 0
+//!  everything else: other ARP, ICMP and fragments                                                                   worker 0
 //! ```
 //! Only the first fragment of a datagram has ports. Each worker therefore reassembles, and the owner of the
 //! flow processes the datagram.
@@ -18,7 +18,6 @@
 
 pub(crate) mod program;
 
-use csp_types::limits::EGRESS_PORT_FIRST;
 use csp_types::steering::{MULTIPLIER, SHIFT};
 
 const ETHERNET_LEN: usize = 14;
@@ -107,14 +106,14 @@ fn hash_v4(packet: &[u8]) -> Option<u32> {
     }
     let at = header_len(packet)?;
     match *packet.get(9)? {
-        TCP => hash_of(half(packet, at)?, word(packet, 12)?, half(packet, at + 2)?),
+        TCP => Some(hash_of(half(packet, at)?, word(packet, 12)?, half(packet, at + 2)?)),
         ICMP_V4 if ERRORS_V4.contains(packet.get(at)?) => {
             let quoted = packet.get(at + usize::from(ICMP_LEN)..)?;
             if *quoted.get(9)? != TCP || half(quoted, 6)? & FRAGMENT != 0 {
                 return None;
             }
             let at = header_len(quoted)?;
-            hash_of(half(quoted, at + 2)?, word(quoted, 16)?, half(quoted, at)?)
+            Some(hash_of(half(quoted, at + 2)?, word(quoted, 16)?, half(quoted, at)?))
         }
         _ => None,
     }
@@ -123,19 +122,19 @@ fn hash_v4(packet: &[u8]) -> Option<u32> {
 fn hash_v6(packet: &[u8]) -> Option<u32> {
     let at = usize::from(V6_LEN);
     match *packet.get(6)? {
-        TCP => hash_of(half(packet, at)?, word(packet, 20)?, half(packet, at + 2)?),
+        TCP => Some(hash_of(half(packet, at)?, word(packet, 20)?, half(packet, at + 2)?)),
         ICMP_V6 if *packet.get(at)? < INFORMATIONAL_V6 => {
             let quoted = packet.get(at + usize::from(ICMP_LEN)..)?;
             if *quoted.get(6)? != TCP {
                 return None;
             }
-            hash_of(half(quoted, at + 2)?, word(quoted, 36)?, half(quoted, at)?)
+            Some(hash_of(half(quoted, at + 2)?, word(quoted, 36)?, half(quoted, at)?))
         }
         _ => None,
     }
 }
 
 /// The peer's port and the last 4 bytes of its address, and the port of the cluster.
-fn hash_of(peer_port: u16, peer: u32, own_port: u16) -> Option<u32> {
+fn hash_of(peer_port: u16, peer: u32, own_port: u16) -> u32 {
     csp_types::steering::hash(peer_port, peer, own_port)
 }

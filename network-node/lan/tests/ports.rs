@@ -17,7 +17,7 @@ mod pair;
 mod tap;
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv6Addr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use csp_lan::af_packet::{self, AfPacketConfig, OpenError};
 use csp_lan::steering::{is_shared, worker_of};
 use csp_lan::{Checksum, Gso, GsoKind, LanPort, TxOffload};
+use csp_types::{FourTuple, limits, steering};
 
 use frames::{OUR_MAC, VIP, frame, frames, headers, offload, ports, v4, v6, with_checksum};
 use pair::{Kind, Pair, run};
@@ -253,6 +254,24 @@ fn frames_are_shared_out_as_the_rule_says(kind: Kind, test: &str) {
         used[receiver] += 1;
     }
     assert!(used.iter().all(|frames| *frames > 10), "{used:?}");
+}
+
+/// Proxies compute from the addresses which worker receives the answers to a connection that they open.
+#[test]
+fn the_answers_to_a_connection_of_a_proxy_reach_the_worker_that_the_addresses_say() {
+    let mut used = [0; 5];
+    for port in (limits::EGRESS_PORT_FIRST..=u16::MAX).step_by(97) {
+        let answer = frame(0x0800, &v4(5, 6, 0, ([10, 9, 9, 2], VIP), &ports(80, port)));
+        let local = (VIP, port).into();
+        let expected = steering::worker_of(&FourTuple { local, remote: ([10, 9, 9, 2], 80).into() }, 5);
+        assert_eq!(worker_of(&answer, 5), usize::from(expected));
+        used[usize::from(expected)] += 1;
+        let answer = frame(0x86dd, &v6(6, (2, 99), &ports(80, port)));
+        let [local, peer] = [(99, port), (2, 80)].map(|(last, port)| (Ipv6Addr::from_bits(last), port));
+        let expected = steering::worker_of(&FourTuple { local: local.into(), remote: peer.into() }, 5);
+        assert_eq!(worker_of(&answer, 5), usize::from(expected));
+    }
+    assert!(used.iter().all(|answers| (24..=44).contains(answers)), "{used:?}");
 }
 
 /// An ICMP error quotes what the cluster sent; its flow is that of the segments in the other direction.

@@ -28,8 +28,7 @@ pub struct Config {
     #[serde(default)]
     pub log: LogSection,
     /// Number of data workers, 1 to 16. A data worker is a thread that owns flows. With more than one, the
-    /// frames of each LAN port are distributed by flow; worker 0 receives ARP, ICMP and the connections that
-    /// applications open.
+    /// frames of each LAN port are distributed by flow; worker 0 receives ARP and ICMP.
     #[serde(default = "one")]
     pub workers: u8,
     /// How long a data thread without work polls before it sleeps: `auto` (adaptive), or a fixed number of

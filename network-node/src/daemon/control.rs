@@ -13,7 +13,7 @@ use csp_plugins::EnvironmentId;
 use csp_policy::{Channel, PluginHost};
 use csp_telemetry::{ConditionState, Exposition, Readiness};
 use csp_transport::Adjacency;
-use csp_types::{OwnedAddresses, Role};
+use csp_types::{OwnedAddresses, Role, limits};
 use futures_util::FutureExt as _;
 
 use crate::core::RuleSet;
@@ -48,7 +48,7 @@ pub fn run(
 ) -> Result<(), DaemonError> {
     let mut record = NodeRecord::new(config.node.id, Role::NetworkNode, config.admin.url(&config.node));
     record.workers = config.workers.into();
-    record.capabilities = vec!["tunnel".to_owned()];
+    record.capabilities = vec!["tunnel".to_owned(), limits::STEERS_EGRESS.to_owned()];
     record.owns.clone_from(&config.owns);
     let no_programs = lan.no_programs;
     let workers = DataWorkers::start(&config, &record, lan, (threads, adjacency))?;
@@ -247,7 +247,7 @@ async fn apply(
         let done = mailbox.ask(POLICY_TIMEOUT, |reply| Question::Rules(own, reply)).await;
         done.map_err(|error| format!("a data worker did not apply the policy: {error}"))?;
     }
-    servers.rules_are_in_force(services.len() + channels.len() + egress.len() > 0);
+    servers.rules_are_in_force(services.len() + channels.len() > 0);
     if let Some(first) = workers.mailboxes().first() {
         first
             .send(Question::Groups(own))

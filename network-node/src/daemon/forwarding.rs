@@ -133,8 +133,8 @@ impl Servers {
         }
     }
 
-    /// Has workers get the pools again: since they were made for the rules, a server may have changed. `others`
-    /// says whether the rules have services, channels or egress addresses, too, which need proxies.
+    /// Has workers get the pools again: since they were made for the rules, a server may have changed.
+    /// `others` says whether the rules have services or channels, too, which need proxies.
     pub fn rules_are_in_force(&self, others: bool) {
         let mut state = self.state();
         state.alone = !state.services.is_empty() && !others;

@@ -17,25 +17,39 @@ use super::{ChannelId, Egress, Lane, ProxyOutput, reason};
 
 /// Source ports tried for one CONNECT before it is refused.
 pub(crate) const PORT_TRIES: usize = 64;
+/// How many of these are passed over for a better one ([`Way::is_far`](super::Way::is_far)).
+const FAR_TRIES: usize = 16;
 /// Time during which further ports are tried when network nodes report the previous one as used by another
 /// proxy.
 const TAKEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Egress {
-    /// Sends a SYN to `remote` through the network node `via`, from the first free port. The error is the
-    /// reason code of REFUSED.
-    pub(super) fn open<O>(
+    /// Checks that connections to `remote` can be opened: a rule matches it, and a network node is connected
+    /// that owns the rule's address. The error is the reason code of REFUSED.
+    pub(super) fn reaches(&self, out: &impl ProxyOutput, remote: SocketAddr) -> Result<(), u32> {
+        let (source, _) = self.source(remote.ip()).ok_or(reason::NETWORK_UNREACHABLE)?;
+        let any = FourTuple { local: (source, 0).into(), remote };
+        out.network_node(&any).map(drop).ok_or(reason::NETWORK_UNREACHABLE)
+    }
+
+    /// Sends a SYN to `remote` from the first free port, through the worker of a network node that receives
+    /// the answers. The error is the reason code of REFUSED.
+    pub(super) fn open<O: ProxyOutput>(
         &mut self,
         cx: &mut Context<'_, O>,
         remote: SocketAddr,
-        via: u32,
     ) -> Result<(FlowLabel, FourTuple), u32> {
         let (tcp, candidates) = self.candidates(remote).ok_or(reason::NETWORK_UNREACHABLE)?;
         let options = tcp.options(cx.tcp.config());
-        let (mut opened, mut tried) = (Err(reason::ADDRESS_IN_USE), None);
+        let (mut opened, mut tried, mut far) = (Err(reason::ADDRESS_IN_USE), None, 0);
         for tuple in candidates.take(PORT_TRIES) {
+            let way = cx.out.network_node(&tuple).ok_or(reason::NETWORK_UNREACHABLE)?;
+            if way.is_far && far < FAR_TRIES {
+                far += 1;
+                continue;
+            }
             tried = Some(tuple.local.port());
-            opened = match cx.tcp.connect_with(cx.now, tuple, via, NO_SERVICE, options) {
+            opened = match cx.tcp.connect_with(cx.now, tuple, way.via, NO_SERVICE, options) {
                 Ok(label) => Ok((label, tuple)),
                 Err(ConnectError::InUse) => continue,
                 Err(ConnectError::BadAddress) => Err(reason::INVALID),
@@ -74,15 +88,14 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         {
             return Ok(());
         }
-        let (source, _) = self.egress.source(payload.remote.ip()).ok_or(reason::NETWORK_UNREACHABLE)?;
-        let via = self.cx.out.network_node(source).ok_or(reason::NETWORK_UNREACHABLE)?;
+        self.egress.reaches(&*self.cx.out, payload.remote)?;
         let user = self.dispatcher.user_of(channel);
         if !self.egress.shares.admit_connection(user, self.free()) {
             self.cx.recorder.counters.connects_over_share += 1;
             return Err(reason::NO_BUFFERS);
         }
         let window = self.reserve_window().ok_or(reason::NO_BUFFERS)?;
-        let opened = self.egress.open(&mut self.cx, payload.remote, via);
+        let opened = self.egress.open(&mut self.cx, payload.remote);
         let opened = opened.inspect_err(|_| self.pump.release(window))?;
         self.cx.tcp.set_send_capacity(opened.0, window);
         let stage = Stage::Connecting { channel, request: header.id };
@@ -123,7 +136,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         cx.flows.remove(label);
         let former = label;
         let opened = match flow.since + TAKEN_TIMEOUT > cx.now {
-            true => self.egress.open(cx, info.tuple.remote, info.via),
+            true => self.egress.open(cx, info.tuple.remote),
             false => Err(reason::ADDRESS_IN_USE),
         };
         match opened {

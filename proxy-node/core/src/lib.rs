@@ -71,7 +71,7 @@ pub use dispatch::withdraw::OFFER_PATIENCE;
 pub use egress::{Egress, EgressRule};
 pub use flow::{Attachment, Call, Flow, FlowTable, Joint, Stage};
 pub use hairpin::{HAIRPIN_WINDOW, HairpinConfig};
-pub use output::{Blocked, Lane, ProxyOutput};
+pub use output::{Blocked, Lane, ProxyOutput, Way};
 pub use pump::budget::SendBudget;
 pub use servers::{AllDown, Balance, CheckSpec, HttpCheck, ProxyHeader, ServerOptions};
 pub use shares::Charge;

@@ -1,8 +1,6 @@
 //! The output interface of the core: room in tunnels and channels, and sending.
 
-use std::net::IpAddr;
-
-use csp_types::Instant;
+use csp_types::{FourTuple, Instant};
 use csp_wire::channel::MessageHeader;
 use csp_wire::tunnel::Record;
 
@@ -21,6 +19,16 @@ pub enum Blocked {
     Gone,
 }
 
+/// The worker of a network node through which the proxy opens a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Way {
+    /// Its number in the TCP engine.
+    pub via: u32,
+    /// Another local port may be better: the answers reach another worker, whose tunnel is down, or this
+    /// worker runs in another thread, while one of the same network node runs in the proxy worker's own.
+    pub is_far: bool,
+}
+
 /// The outputs of a proxy worker. Payloads are gathered from `parts`, which may be reused when a call
 /// returns.
 pub trait ProxyOutput {
@@ -32,8 +40,10 @@ pub trait ProxyOutput {
     fn tunnel(&mut self, now: Instant, via: u32, record: &Record<'_>, parts: &[&[u8]])
     -> Result<(), Blocked>;
 
-    /// Returns a connected network node that owns `source`, for an active open from that address.
-    fn network_node(&self, source: IpAddr) -> Option<u32>;
+    /// Returns the worker of a network node through which to open a connection with these addresses: the one
+    /// that receives the answers. `None` if no connected network node owns the local address, whatever the
+    /// local port.
+    fn network_node(&self, tuple: &FourTuple) -> Option<Way>;
 
     /// Sends a message to an application process. Without credit, all kinds but DATA are queued; their only
     /// error is [`Blocked::Gone`].

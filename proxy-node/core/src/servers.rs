@@ -149,14 +149,13 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             Some((self.dispatcher.plain_of(flow)?, service.spec.servers.connect_timeout))
         });
         let (address, timeout) = known.ok_or(reason::NETWORK_UNREACHABLE)?;
-        let (source, _) = self.egress.source(address.ip()).ok_or(reason::NETWORK_UNREACHABLE)?;
-        let via = self.cx.out.network_node(source).ok_or(reason::NETWORK_UNREACHABLE)?;
+        self.egress.reaches(&*self.cx.out, address)?;
         let window = self.reserve_window().ok_or(reason::NO_BUFFERS)?;
         if self.cx.flows.get(client).is_none_or(|flow| flow.stage != Stage::Calling(call)) {
             self.pump.release(window); // it has given way to another client
             return Ok(());
         }
-        let opened = self.egress.open(&mut self.cx, address, via);
+        let opened = self.egress.open(&mut self.cx, address);
         let opened = opened.inspect_err(|_| self.pump.release(window))?;
         self.admit_call(client, call, (opened, window), self.cx.now + timeout);
         Ok(())

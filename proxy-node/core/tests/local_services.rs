@@ -13,7 +13,7 @@ use csp_proxy_core::service::upstream::{
 };
 use csp_proxy_core::{
     BacklogLimits, Blocked, ChannelId, CoreConfig, EgressRule, HairpinConfig, Lane, PoolServer, Process,
-    ProxyCore, ProxyOutput, ServerOptions, ServiceSpec, ServiceTcp, Verdict,
+    ProxyCore, ProxyOutput, ServerOptions, ServiceSpec, ServiceTcp, Verdict, Way,
 };
 use csp_quality::OutputLink;
 use csp_tcp::StackConfig;
@@ -179,7 +179,7 @@ impl ProxyOutput for Out {
         Err(Blocked::Gone)
     }
 
-    fn network_node(&self, _: IpAddr) -> Option<u32> {
+    fn network_node(&self, _: &FourTuple) -> Option<Way> {
         None
     }
 

@@ -254,6 +254,7 @@ fn send_registered(workers: &[Worker], own: NodeId, membership: &Membership) {
     let records = |role| membership.of_role(role).map(|member| &member.record);
     let registered = Registered {
         owned: records(Role::NetworkNode).map(|record| (record.id, record.owned())).collect(),
+        lan_workers: records(Role::NetworkNode).map(|record| (record.id, record.lan_workers())).collect(),
         draining: records(Role::AppNode).filter(|record| record.draining).map(|record| record.id).collect(),
         proxies: membership.nodes.contains_key(&own).then(|| (own, open_workers(own, membership))),
     };

@@ -75,6 +75,11 @@ impl Adjacent {
         }
     }
 
+    /// Returns the number of the network node's worker in this thread while its tunnel is up at this end.
+    pub(super) fn via(&self) -> Option<u32> {
+        self.via
+    }
+
     /// Returns the next buffer that was lent, the length of the records in it, and the number of the network
     /// node's worker that left them.
     pub(crate) fn take_left(&mut self) -> Option<(Buffer, usize, Option<u32>)> {

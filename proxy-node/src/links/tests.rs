@@ -1,8 +1,12 @@
 //! Which network node connections use, on real endpoints over the memory fabric.
 
+use std::sync::Arc;
+
 use csp_election::GroupId;
-use csp_transport::{ClusterKey, EndpointConfig, LinkEvent, Purpose, TokenClaims, token};
-use csp_types::{Duration, Grant, Role};
+use csp_transport::{
+    Adjacency, AdjacentWorker, ClusterKey, EndpointConfig, LinkEvent, Purpose, TokenClaims, token,
+};
+use csp_types::{Duration, FourTuple, Grant, Role};
 use csp_vi::ViAddress;
 use csp_vi::memory::MemoryFabric;
 use csp_wire::election::{self, Beat, Condition, Election, GroupBeat, Stage};
@@ -11,7 +15,7 @@ use super::*;
 
 const UNIX_S: u64 = 1_800_000_000;
 
-/// A proxy worker's links, and one worker of each of some network nodes.
+/// A proxy worker's links, and workers of some network nodes.
 struct World {
     fabric: MemoryFabric,
     now: Instant,
@@ -20,28 +24,35 @@ struct World {
 }
 
 impl World {
-    /// Creates network nodes of these names, and connects them.
+    /// Creates network nodes of these names, with one worker each, and connects them.
     fn new(names: &[&str]) -> World {
+        World::with(&names.iter().map(|name| (*name, 0)).collect::<Vec<_>>(), Adjacent::default())
+    }
+
+    /// Creates these workers of network nodes, of a name and a number each, and connects them.
+    fn with(workers: &[(&str, u8)], adjacent: Adjacent) -> World {
         let fabric = MemoryFabric::with_seed(1);
-        let endpoint = |role, name: &str| {
+        let endpoint = |role, name: &str, at: usize| {
             let identity = PeerIdentity::daemon(role, name.parse().unwrap(), 1, 0);
             let key = (role == Role::ProxyNode).then(|| ClusterKey::from_bytes([1; 32]).into());
-            Endpoint::new(Box::new(fabric.provider(name)), EndpointConfig::tunnel(identity, key))
+            let provider = Box::new(fabric.provider(&format!("{name}/{at}")));
+            Endpoint::new(provider, EndpointConfig::tunnel(identity, key))
         };
         let address = ViAddress::Name("pn-1".to_owned());
-        let mut proxy = endpoint(Role::ProxyNode, "pn-1");
+        let mut proxy = endpoint(Role::ProxyNode, "pn-1", 0);
         proxy.listen(&address).unwrap();
         let now = Instant::from_nanos(1);
         let mut network_nodes = Vec::new();
-        for (nonce, name) in names.iter().enumerate() {
-            let mut node = endpoint(Role::NetworkNode, name);
-            let token = token(name.parse().unwrap(), nonce as u64);
-            node.connect(now, &address, Purpose::Tunnel, 0, (0, 1), &token).unwrap();
+        for (at, (name, worker)) in workers.iter().enumerate() {
+            let mut node = endpoint(Role::NetworkNode, name, at);
+            let token = token(name.parse().unwrap(), at as u64);
+            node.connect(now, &address, Purpose::Tunnel, *worker, (0, 1), &token).unwrap();
             network_nodes.push(node);
         }
-        let mut world = World { fabric, now, links: Links::new(vec![proxy], Vec::new()), network_nodes };
+        let links = Links { adjacent, ..Links::new(vec![proxy], Vec::new()) };
+        let mut world = World { fabric, now, links, network_nodes };
         world.run();
-        assert_eq!(world.links.network_nodes().count(), names.len());
+        assert_eq!(world.links.network_nodes().count(), workers.len());
         world
     }
 
@@ -68,7 +79,7 @@ impl World {
         self.links.set_owned(entries.collect());
     }
 
-    /// Ends a network node's only tunnel.
+    /// Ends the tunnel of a worker of a network node.
     fn end(&mut self, at: usize) {
         let node = &mut self.network_nodes[at];
         let all: Vec<_> = node.links().map(|info| info.link).collect();
@@ -78,9 +89,35 @@ impl World {
 
     /// Returns the name of the network node for connections from `source`.
     fn chosen(&self, source: &str) -> Option<String> {
-        let via = self.links.network_node(source.parse().unwrap())?;
-        self.links.network_workers.get(via).map(|w| w.node.to_string())
+        let local = (source.parse::<IpAddr>().unwrap(), 50_000).into();
+        let way = self.links.network_node(&FourTuple { local, remote: ([10, 1, 2, 3], 80).into() })?;
+        self.links.network_workers.get(way.via).map(|w| w.node.to_string())
     }
+
+    /// Returns for connections from [`PORTS`] the worker of the network node, and whether another port may
+    /// lead to a better one.
+    fn ways(&self) -> Vec<(u8, bool)> {
+        let way = |tuple| self.links.network_node(&tuple).unwrap();
+        let worker = |way: Way| (self.links.network_workers.get(way.via).unwrap().worker, way.is_far);
+        tuples().map(|tuple| worker(way(tuple))).collect()
+    }
+
+    /// Registers among how many workers the network node distributes answers.
+    fn registers(&mut self, workers: u8) {
+        self.links.set_lan_workers(HashMap::from([("nn-1".parse().unwrap(), workers)]));
+    }
+}
+
+const PORTS: core::ops::Range<u16> = 50_000..50_064;
+
+fn tuples() -> impl Iterator<Item = FourTuple> {
+    let local = |port| ([10, 76, 0, 101], port).into();
+    PORTS.map(move |port| FourTuple { local: local(port), remote: ([10, 1, 2, 3], 80).into() })
+}
+
+/// Returns the worker that receives the answers to each of [`tuples`], of `workers`.
+fn receivers(workers: u8) -> Vec<u8> {
+    tuples().map(|tuple| steering::worker_of(&tuple, workers)).collect()
 }
 
 fn token(node: NodeId, nonce: u64) -> Vec<u8> {
@@ -179,4 +216,70 @@ fn connections_use_the_holder_of_their_address() {
     world.links.holders.lost("nn-1".parse().unwrap());
     assert!(hear(&mut world, "nn-2", &[(2, 1)]));
     assert_eq!(world.chosen("10.76.0.105").as_deref(), Some("nn-2"));
+}
+
+#[test]
+fn a_connection_is_opened_through_the_worker_that_receives_the_answers() {
+    let mut world = World::with(&[("nn-1", 0), ("nn-1", 1)], Adjacent::default());
+    let expected: Vec<_> = receivers(2).into_iter().map(|worker| (worker, false)).collect();
+    assert!(expected.contains(&(0, false)) && expected.contains(&(1, false)));
+    assert_eq!(world.ways(), expected, "the node has not registered yet");
+    world.registers(2);
+    assert_eq!(world.ways(), expected);
+    // Without the second worker's tunnel the first one sends; ports that lead to it are better.
+    world.end(1);
+    let first: Vec<_> = receivers(2).into_iter().map(|worker| (0, worker == 1)).collect();
+    assert_eq!(world.ways(), first);
+    world.registers(1);
+    assert!(world.ways().iter().all(|way| *way == (0, false)), "it was started again with one worker");
+}
+
+#[test]
+fn a_network_node_of_an_earlier_build_receives_all_answers_at_its_first_worker() {
+    let mut world = World::with(&[("nn-1", 0), ("nn-1", 1)], Adjacent::default());
+    let is_first = |world: &World| world.ways().iter().all(|way| *way == (0, false));
+    assert!(!is_first(&world));
+    world.registers(1);
+    assert!(is_first(&world));
+    world.links.set_lan_workers(HashMap::new());
+    assert!(is_first(&world), "its registration has lapsed");
+    world.end(0);
+    assert!(world.ways().iter().all(|way| *way == (1, true)), "the only one that is left");
+}
+
+/// A network node's worker that takes nothing.
+#[derive(Debug)]
+struct Idle;
+
+impl AdjacentWorker for Idle {
+    fn is_up(&self) -> bool {
+        false
+    }
+
+    fn take(&self, _: Instant, _: &Record<'_>, _: &[&[u8]]) -> bool {
+        false
+    }
+
+    fn flush(&self, _: Instant) {}
+}
+
+#[test]
+fn in_an_edge_ports_whose_answers_arrive_in_another_thread_are_far() {
+    let nodes = Adjacency::new("nn-1".parse().unwrap(), "pn-1".parse().unwrap(), 2);
+    nodes.set(1, Arc::new(Idle));
+    let mut adjacent = Adjacent::default();
+    adjacent.set(Arc::new(nodes), 1);
+    let mut world = World::with(&[("nn-1", 0), ("nn-1", 1), ("nn-2", 0)], adjacent);
+    world.registers(2);
+    let expected: Vec<_> = receivers(2).into_iter().map(|worker| (worker, worker == 0)).collect();
+    assert_eq!(world.ways(), expected);
+    // Another network node has no worker in this thread.
+    world.owns(&[("nn-1", "10.76.0.96/30"), ("nn-2", "10.76.0.100/30")]);
+    assert_eq!(world.chosen("10.76.0.101").as_deref(), Some("nn-2"));
+    assert!(world.ways().iter().all(|way| *way == (0, false)));
+    // The tunnel to the worker of this thread is down: no port leads there.
+    world.owns(&[("nn-1", "10.76.0.100/30"), ("nn-2", "10.76.0.96/30")]);
+    world.end(1);
+    let expected: Vec<_> = receivers(2).into_iter().map(|worker| (0, worker == 1)).collect();
+    assert_eq!(world.ways(), expected);
 }

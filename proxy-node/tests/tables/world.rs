@@ -1,16 +1,16 @@
 //! The harness: a scripted network node, clients and processes around one core.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use csp_proxy_node::core::{
     BacklogLimits, Blocked, ChannelId, CoreConfig, HairpinConfig, Lane, PoolServer, Process, ProxyCore,
-    ProxyOutput, ServerOptions, ServiceSpec, ServiceTcp, Verdict,
+    ProxyOutput, ServerOptions, ServiceSpec, ServiceTcp, Verdict, Way,
 };
 use csp_support::packets;
 use csp_tcp::StackConfig;
-use csp_types::{FlowLabel, Grant, Instant};
+use csp_types::{FlowLabel, FourTuple, Grant, Instant};
 use csp_wire::channel::{ListenPayload, Message, MessageHeader, MessageKind};
 use csp_wire::tcp::{Flags as TcpFlags, Options, Repr, Segment};
 use csp_wire::tunnel::{Flags, Record, RecordKind};
@@ -67,8 +67,8 @@ impl ProxyOutput for Out {
         Ok(())
     }
 
-    fn network_node(&self, _: IpAddr) -> Option<u32> {
-        Some(1)
+    fn network_node(&self, _: &FourTuple) -> Option<Way> {
+        Some(Way { via: 1, is_far: false })
     }
 
     fn channel(

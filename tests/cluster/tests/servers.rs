@@ -6,9 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use csp_api::network::Flow;
 use csp_cluster::configs::CLIENT_ADDRESS;
 use csp_cluster::testing::SERVING_DEADLINE;
-use csp_cluster::{Cluster, Host, Process, Tier, VIP, testing, wait_until};
+use csp_cluster::{Cluster, Host, Process, San, Tier, VIP, testing, wait_until};
+use csp_types::{FourTuple, steering};
 
 /// Ports of the VIP: a service of plain servers, one with a program of the cluster in its pool, too, and one
 /// whose server gets the client's address by the PROXY protocol.
@@ -21,6 +23,8 @@ const NAME: &str = "plain.csp.test";
 /// Ports of the servers, and the one that expects the PROXY protocol.
 const SERVERS: [u16; 2] = [18_081, 18_082];
 const EXPECTS_HEADER: u16 = 18_083;
+/// Where the proxy's connections to servers come from.
+const EGRESS: &str = "10.76.0.101";
 const FILE_LEN: usize = 20 << 20;
 
 fn policy() -> String {
@@ -40,7 +44,7 @@ services:
     pool: [{{name: {NAME}, port: {}}}, {{address: {CLIENT_ADDRESS}, port: {}, backup: true}}]
     servers: {{balance: source, slow_start_ms: 1000}}
 egress:
-  - {{address: 10.76.0.101, destinations: [10.76.0.0/24]}}
+  - {{address: {EGRESS}, destinations: [10.76.0.0/24]}}
 ",
         SERVERS[0], SERVERS[1]
     )
@@ -80,8 +84,14 @@ fn big() -> Vec<u8> {
 
 /// Makes requests, each on a connection of its own; returns how many got which answer.
 fn answers(cluster: &Cluster, port: u16, requests: u32) -> BTreeMap<String, u32> {
+    answers_with(cluster, port, requests, "")
+}
+
+/// As [`answers`], with options of curl; `$n` is the request's number.
+fn answers_with(cluster: &Cluster, port: u16, requests: u32, options: &str) -> BTreeMap<String, u32> {
     let url = format!("http://{VIP}:{port}/who");
-    let loop_ = format!("for n in $(seq {requests}); do curl -s -m 10 {url} || echo failed $?; done");
+    let loop_ =
+        format!("for n in $(seq {requests}); do curl -s -m 10 {options} {url} || echo failed $?; done");
     let out = cluster.client.run("sh", &["-c", &loop_]).unwrap();
     let mut counts = BTreeMap::new();
     for line in out.lines() {
@@ -195,4 +205,50 @@ fn plain_servers_stand_behind_a_vip_beside_programs_of_the_cluster() {
     assert_eq!(cluster.casualties(), "");
     cluster.stop().unwrap();
     drop((first, second, told));
+}
+
+/// Serves with two workers of network node and proxy each; checks that the connections to servers use both
+/// workers of the network node, each the one that receives the server's segments. Returns them.
+fn connections_of_all_workers(mut cluster: Cluster) -> Vec<Flow> {
+    for tier in [Tier::NetworkNode, Tier::ProxyNode] {
+        cluster.set_workers(tier, 2).unwrap();
+    }
+    let _hosts = HostsFile::of(cluster.host(Tier::ProxyNode));
+    cluster.serve().unwrap();
+    let servers = SERVERS.map(|port| server(&cluster, port));
+    apply(&cluster, &cluster.scratch().join("servers.yaml"));
+    // Linux connects from ports of one parity, which lead to one of two workers.
+    let counts = answers_with(&cluster, PLAIN, 60, "--local-port $((20000 + n))");
+    assert!(both(&counts, 60), "{counts:?}\n{}", cluster.all_logs());
+    let text = cluster.ask(Tier::NetworkNode, "/v1/flows?limit=1000").unwrap();
+    let mut flows: Vec<Flow> = serde_json::from_str(&text).expect("the network node's flows");
+    flows.retain(|flow| flow.server.ip().to_string() == EGRESS);
+    let mut used = [0; 2];
+    for flow in &flows {
+        let tuple = FourTuple { local: flow.server, remote: flow.client };
+        assert_eq!(flow.worker, u32::from(steering::worker_of(&tuple, 2)), "{flow:?}");
+        assert!(flow.segments_in > 0 && flow.segments_out > 0, "{flow:?}");
+        used[flow.worker as usize] += 1;
+    }
+    assert!(used.iter().all(|flows| *flows >= 10), "{used:?}");
+    assert_eq!(cluster.casualties(), "");
+    cluster.stop().unwrap();
+    drop(servers);
+    flows
+}
+
+#[test]
+fn connections_to_servers_use_all_workers_of_a_network_node() {
+    let Some(cluster) = testing::lay_out("allworkers") else { return };
+    let flows = connections_of_all_workers(cluster);
+    let crosses = |flow: &Flow| flow.worker != flow.proxy_worker;
+    assert!(flows.iter().any(crosses), "each worker of the proxy uses both");
+}
+
+#[test]
+fn in_an_edge_connections_to_servers_stay_in_a_thread() {
+    let Some(cluster) = testing::lay_out_edge("edgeservers", San::Shm) else { return };
+    let crosses = |flow: &Flow| flow.worker != flow.proxy_worker;
+    let crossing: Vec<_> = connections_of_all_workers(cluster).into_iter().filter(crosses).collect();
+    assert!(crossing.is_empty(), "{crossing:?}");
 }

@@ -12,7 +12,7 @@ use csp_cluster::several::{
 };
 use csp_cluster::steady::{SETTLED, Steady, end, going_on};
 use csp_cluster::{Far, San, UPLOAD_PORT, wait_until};
-use csp_types::limits;
+use csp_types::{FourTuple, limits, steering};
 
 /// Longer than a peer may be silent (800 ms).
 const LONG_CUT: Duration = Duration::from_secs(3);
@@ -226,8 +226,13 @@ fn addresses_have_one_owner(cluster: &Several) {
         let flows: Vec<csp_api::network::Flow> = serde_json::from_str(&text).expect("a network node's flows");
         let owned: csp_types::Prefix = owned.parse().unwrap();
         assert!(flows.iter().all(|flow| owned.contains(flow.server.ip())), "{id} owns {owned}: {text}");
-        let opened = |flow: &csp_api::network::Flow| flow.server.port() >= limits::EGRESS_PORT_FIRST;
-        assert!(flows.iter().any(opened), "{id} has no connection that an application opened: {text}");
+        let opened = |flow: &&csp_api::network::Flow| flow.server.port() >= limits::EGRESS_PORT_FIRST;
+        let opened: Vec<_> = flows.iter().filter(opened).collect();
+        assert!(!opened.is_empty(), "{id} has no connection that an application opened: {text}");
+        for flow in opened {
+            let tuple = FourTuple { local: flow.server, remote: flow.client };
+            assert_eq!(flow.worker, u32::from(steering::worker_of(&tuple, 2)), "{id}: {flow:?}");
+        }
     }
 }
 

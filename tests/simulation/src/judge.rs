@@ -27,6 +27,8 @@ pub struct Report {
     pub aborted: usize,
     /// Transactions that ended early or failed, which only an incident permits.
     pub broken: usize,
+    /// Refused transactions that ended early since a reset waits for the data before it for a bounded time.
+    pub overdue: usize,
     /// Uploads stopped by a closed window at the end of a stall.
     pub windows_closed: usize,
     /// Violated conditions; empty in a correct run.
@@ -112,7 +114,7 @@ fn judge_one(
         // The time for which a reset waits is bounded.
         Ended::Short(_) | Ended::Failed(_) if transaction.refusal.is_some() && *overdue > 0 => {
             *overdue -= 1;
-            report.broken += 1;
+            report.overdue += 1;
         }
         _ => report.violations.push(format!("transaction {at} {transaction:?} ended as {how:?}")),
     }

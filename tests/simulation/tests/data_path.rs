@@ -61,8 +61,8 @@ fn bytes_arrive_once_and_in_order_or_the_connection_ends_with_an_error() {
     }
 }
 
-/// Every channel or tunnel that breaks while both ends are alive resumes: no transaction fails, whatever else
-/// the scenario contains.
+/// Every channel or tunnel that breaks while both ends are alive resumes: no transaction fails by it,
+/// whatever else the scenario contains.
 #[test]
 fn connections_live_through_the_loss_of_a_vi() {
     for incident in [Incident::ChannelResumes, Incident::TunnelResumes] {

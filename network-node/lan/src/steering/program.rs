@@ -9,8 +9,8 @@ use libc::{
 };
 
 use super::{
-    ARP_REPLY, EGRESS_PORT_FIRST, ERRORS_V4, ETHERTYPE_ARP, ETHERTYPE_V4, ETHERTYPE_V6, FRAGMENT, ICMP_LEN,
-    ICMP_V4, ICMP_V6, INFORMATIONAL_V6, MULTIPLIER, NEIGHBOUR_ADVERTISEMENT, SHIFT, TCP, V6_FRAGMENT, V6_LEN,
+    ARP_REPLY, ERRORS_V4, ETHERTYPE_ARP, ETHERTYPE_V4, ETHERTYPE_V6, FRAGMENT, ICMP_LEN, ICMP_V4, ICMP_V6,
+    INFORMATIONAL_V6, MULTIPLIER, NEIGHBOUR_ADVERTISEMENT, SHIFT, TCP, V6_FRAGMENT, V6_LEN,
     V6_OFFSET_AND_MORE,
 };
 
@@ -129,8 +129,6 @@ pub(crate) fn worker() -> Vec<libc::sock_filter> {
         STORE,
         Do(BPF_LDX | BPF_IMM, V6_LEN as u32),
         Label("tcp"),
-        indexed(BPF_H, net(2)),
-        If(BPF_JGE, EGRESS_PORT_FIRST as u32, "end"),
         indexed(BPF_W, NET),
         Jump("hash"),
         Label("icmp v6"),
@@ -143,7 +141,6 @@ pub(crate) fn worker() -> Vec<libc::sock_filter> {
         Do(BPF_LDX | BPF_IMM, 2 * V6_LEN as u32),
         Label("quoted tcp"),
         indexed(BPF_H, quoted(0)),
-        If(BPF_JGE, EGRESS_PORT_FIRST as u32, "end"),
         Do(BPF_ST, 1),
         indexed(BPF_H, quoted(2)),
         Do(BPF_ALU | BPF_LSH | BPF_K, 16),

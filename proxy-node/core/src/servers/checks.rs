@@ -137,12 +137,11 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         let known = self.dispatcher.pools().get(member)?;
         let (mut address, server) = (known.plain_address()?, known.id(member));
         address.set_port(spec.port.unwrap_or(address.port()));
-        let (source, _) = self.egress.source(address.ip())?;
-        let via = self.cx.out.network_node(source)?;
+        self.egress.reaches(&*self.cx.out, address).ok()?;
         let window = self.pump.reserve()?; // no client gives way to a check
         let window = self.pump.limit(window, REQUEST_MAX);
         let opened =
-            self.egress.open(&mut self.cx, address, via).inspect_err(|_| self.pump.release(window)).ok()?;
+            self.egress.open(&mut self.cx, address).inspect_err(|_| self.pump.release(window)).ok()?;
         self.cx.tcp.set_send_capacity(opened.0, window);
         self.admit(new_flow(now, opened, NO_SERVICE, Stage::Checking(server), window));
         self.calls.add(now + spec.timeout, opened.0);

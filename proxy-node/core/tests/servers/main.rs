@@ -385,6 +385,17 @@ fn checks_of_the_connection_notice_a_silent_server_before_a_client_does() {
     assert_eq!(w.core.flow_count(), 4, "no check is left");
 }
 
+#[test]
+fn checks_ask_the_port_that_they_are_told() {
+    let mut w = World::new(&[1, 2]);
+    let mut spec = checked(false, None);
+    let check = spec.servers.check.take().unwrap();
+    spec.servers.check = Some(CheckSpec { port: Some(9), ..(*check).clone() }.into());
+    w.policy(vec![spec]);
+    w.run(15 * S);
+    assert_eq!(w.members(), [(0, true), (0, true)], "nobody listens there");
+}
+
 /// Addresses in TIME-WAIT are used again after a second, so that many short connections to one server do not
 /// run out of ports.
 #[test]
@@ -399,6 +410,26 @@ fn short_connections_do_not_run_out_of_ports() {
         w.client().connections.clear();
     }
     assert_eq!(w.core.counters().calls_unsent, 0);
+}
+
+/// Opens a connection; returns the port that the server sees.
+fn port_of_next(w: &mut World) -> u16 {
+    w.connect();
+    w.run(20 * MS);
+    let of_server = *w.server(1).accepted.last().unwrap();
+    w.server(1).tcp.info(of_server).unwrap().tuple.remote.port()
+}
+
+#[test]
+fn ports_that_lead_to_a_far_worker_are_passed_over_if_a_better_one_is_near() {
+    let mut w = World::new(&[1]);
+    let first = port_of_next(&mut w);
+    assert_eq!(port_of_next(&mut w), first + 1);
+    w.out.far = first + 2..first + 12;
+    assert_eq!(port_of_next(&mut w), first + 12);
+    assert_eq!(port_of_next(&mut w), first + 13);
+    w.out.far = 0..u16::MAX;
+    assert_eq!(port_of_next(&mut w), first + 30, "sixteen are passed over, not more");
 }
 
 /// Whatever is lost and whoever leaves when: streams are prefixes of what was sent, whole if they end

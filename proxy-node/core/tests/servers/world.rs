@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use csp_proxy_core::{
     BacklogLimits, Blocked, ChannelId, CoreConfig, EgressRule, HairpinConfig, Lane, PoolServer, ProxyCore,
-    ProxyOutput, ServerHost, ServerOptions, ServiceSpec, ServiceTcp,
+    ProxyOutput, ServerHost, ServerOptions, ServiceSpec, ServiceTcp, Way,
 };
 use csp_support::packets;
 use csp_tcp::{Arrival, ConnectionOptions, Event, FailReason, Stack, StackConfig};
@@ -38,6 +38,8 @@ pub struct Out {
     pub cut: bool,
     /// No network node is connected for opens.
     pub no_node: bool,
+    /// Ports that lead to a worker of the network node that is far.
+    pub far: core::ops::Range<u16>,
 }
 
 impl ProxyOutput for Out {
@@ -63,8 +65,9 @@ impl ProxyOutput for Out {
         Ok(())
     }
 
-    fn network_node(&self, _: IpAddr) -> Option<u32> {
-        (!self.cut && !self.no_node).then_some(1)
+    fn network_node(&self, tuple: &FourTuple) -> Option<Way> {
+        let is_far = self.far.contains(&tuple.local.port());
+        (!self.cut && !self.no_node).then_some(Way { via: 1, is_far })
     }
 
     fn channel(&mut self, _: Instant, _: Lane, _: MessageHeader, _: &[&[u8]]) -> Result<(), Blocked> {

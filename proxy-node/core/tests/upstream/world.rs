@@ -1,17 +1,17 @@
 //! The harness: a core with a local service between TCP clients without loss and scripted processes.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use csp_proxy_core::service::local::LocalServices;
 use csp_proxy_core::{
     BacklogLimits, Blocked, ChannelId, CoreConfig, EgressRule, HairpinConfig, Lane, PoolServer, Process,
-    ProxyCore, ProxyOutput, ServerHost, ServerOptions, ServiceSpec, ServiceTcp, Verdict,
+    ProxyCore, ProxyOutput, ServerHost, ServerOptions, ServiceSpec, ServiceTcp, Verdict, Way,
 };
 use csp_support::{allocation, packets};
 use csp_tcp::{Direction, StackConfig};
-use csp_types::{FlowLabel, Grant, Instant, NodeId};
+use csp_types::{FlowLabel, FourTuple, Grant, Instant, NodeId};
 use csp_wire::channel::{ConnectPayload, ListenPayload, Message, MessageHeader, MessageKind, OpenPayload};
 use csp_wire::tcp::{Flags as TcpFlags, Options, Repr, Segment};
 use csp_wire::tunnel::{Flags, Record};
@@ -56,8 +56,8 @@ impl ProxyOutput for Out {
         self.allocations += allocation::count() - before;
         Ok(())
     }
-    fn network_node(&self, _: IpAddr) -> Option<u32> {
-        Some(1)
+    fn network_node(&self, _: &FourTuple) -> Option<Way> {
+        Some(Way { via: 1, is_far: false })
     }
     fn channel(&mut self, _: Instant, lane: Lane, of: MessageHeader, parts: &[&[u8]]) -> Result<(), Blocked> {
         if of.kind == MessageKind::Data

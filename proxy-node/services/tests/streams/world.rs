@@ -1,18 +1,18 @@
 //! The harness: a TCP client without loss, a server process, and the core between them.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use csp_messages::HashKey;
 use csp_proxy_core::{
     BacklogLimits, Blocked, ChannelId, CoreConfig, HairpinConfig, Lane, PoolServer, Process, ProxyCore,
-    ProxyOutput, ServerOptions, ServiceSpec, ServiceTcp, Verdict,
+    ProxyOutput, ServerOptions, ServiceSpec, ServiceTcp, Verdict, Way,
 };
 use csp_services::{ChannelSnapshot, MessageBroker, MessagesConfig, MessagesPolicy, StreamSpec};
 use csp_support::packets;
 use csp_tcp::StackConfig;
-use csp_types::{FlowLabel, Grant, Instant};
+use csp_types::{FlowLabel, FourTuple, Grant, Instant};
 use csp_wire::channel::{ListenPayload, Message, MessageHeader, MessageKind, OpenPayload};
 use csp_wire::tcp::{Flags as TcpFlags, Options, Repr, Segment};
 use csp_wire::tunnel::{Flags, Record};
@@ -46,8 +46,8 @@ impl ProxyOutput for Out {
         }
         Ok(())
     }
-    fn network_node(&self, _: IpAddr) -> Option<u32> {
-        Some(1)
+    fn network_node(&self, _: &FourTuple) -> Option<Way> {
+        Some(Way { via: 1, is_far: false })
     }
     fn channel(
         &mut self,
