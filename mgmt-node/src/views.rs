@@ -6,6 +6,7 @@ mod contexts;
 mod forwarded;
 mod messages;
 mod quality;
+mod services;
 mod vip_groups;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,8 +16,8 @@ use std::time::Instant;
 
 use csp_api::mgmt::{
     EtcdView, FlowView, FlowsView, GenerationView, NodeState, NodeView, NodesView, OverviewView, Phase,
-    PoolMemberView, QueuesView, RecentFlowView, RecentView, ServiceView, ServicesView, SocketView,
-    SocketsView, TraceEventView, TraceView, Unreachable,
+    QueuesView, RecentFlowView, RecentView, ServicesView, SocketView, SocketsView, TraceEventView, TraceView,
+    Unreachable,
 };
 use csp_api::{RecentFlow, Text, TraceEntry, app, network, proxy};
 use csp_control::{AckState, ControlStatus, MemberState, Membership, NodeAck, PolicyManager};
@@ -177,16 +178,19 @@ impl Cluster {
         );
         let (answers, mut unreachable) = proxies;
         unreachable.extend(network.unreachable.iter().cloned());
-        let services = policy.into_iter().flat_map(|policy| &policy.services);
+        let of_policy = policy.into_iter().flat_map(|policy| &policy.services);
         let channels = policy.into_iter().flat_map(|policy| &policy.channels);
         let of_channels = channels.flat_map(csp_policy::Channel::pool_services);
         let view = |service: &csp_policy::Service| match service.via {
-            Via::Proxy => live(service, &answers),
+            Via::Proxy => services::live(service, &answers),
             Via::Network => network.view(service),
         };
         ServicesView {
             generation: active.as_ref().map_or(0, |record| record.generation),
-            services: services.map(view).chain(of_channels.map(|service| live(&service, &answers))).collect(),
+            services: of_policy
+                .map(view)
+                .chain(of_channels.map(|service| services::live(&service, &answers)))
+                .collect(),
             unreachable,
         }
     }
@@ -433,53 +437,6 @@ fn merge(by_label: &mut ByLabel, node: &str, flow: RecentFlow) {
 
 fn limited(limit: usize) -> Vec<(&'static str, String)> {
     vec![("limit", limit.to_string())]
-}
-
-/// A service of the policy with what the proxies report of it.
-fn live(service: &csp_policy::Service, seen: &[(Target, Vec<proxy::Service>)]) -> ServiceView {
-    let at = |(proxy, services): &'_ (Target, Vec<proxy::Service>)| {
-        let found = services.iter().position(|s| s.name == *service.name)?;
-        Some((proxy.id.to_string(), found))
-    };
-    let views: Vec<(String, &proxy::Service)> =
-        seen.iter().filter_map(|of| at(of).map(|(proxy, found)| (proxy, &of.1[found]))).collect();
-    let pool = service.pool.iter().map(|server| {
-        let node = server.node.map(|node| node.to_string()).unwrap_or_default();
-        let is_it =
-            |m: &&proxy::PoolMember| m.node == *node && m.address == server.address && m.port == server.port;
-        let at: Vec<(&str, &proxy::PoolMember)> = views
-            .iter()
-            .filter_map(|(proxy, s)| Some((proxy.as_str(), s.members.iter().find(is_it)?)))
-            .collect();
-        let found: Vec<&proxy::PoolMember> = at.iter().map(|(_, member)| *member).collect();
-        let down = |(proxy, member): &(&str, &proxy::PoolMember)| {
-            member.down.as_ref().map(|why| format!("{proxy}: {why}"))
-        };
-        let sum = |of: fn(&proxy::PoolMember) -> u64| {
-            found.iter().map(|m| of(m)).reduce(|a, b| a.saturating_add(b))
-        };
-        PoolMemberView {
-            node,
-            address: server.address,
-            down_at: at.iter().filter_map(down).collect(),
-            port: server.port,
-            // Every process listens at every proxy: the maximum is the number of processes, the sum would not
-            // be.
-            processes: found.iter().map(|m| m.listeners).max().filter(|_| server.node.is_some()),
-            open_connections: sum(|m| m.open),
-            connections_total: sum(|m| m.connections_total),
-            packets_total: None,
-        }
-    });
-    ServiceView {
-        name: service.name.clone(),
-        vip: service.vip.to_string(),
-        port: service.port,
-        protocol: service.protocol.to_string(),
-        via: service.via.to_string(),
-        pending: views.iter().map(|(_, s)| s.pending).fold(0, u64::saturating_add),
-        pool: pool.collect(),
-    }
 }
 
 fn san(record: &csp_control::NodeRecord) -> Vec<String> {

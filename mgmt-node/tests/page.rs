@@ -181,6 +181,7 @@ fn overview() -> OverviewView {
     let member = PoolMemberView {
         node: "an-1".into(),
         address: Some([10, 76, 0, 20].into()),
+        names: vec!["web.example".into()],
         down_at: vec!["pn-1: connection refused".into()],
         port: 80,
         processes: Some(1),

@@ -72,6 +72,14 @@ fn web(pending: u64, open: u64, connections_total: u64) -> proxy::Service {
     proxy::Service { name: "web".into(), address: address("10.76.0.100:80"), pending, members: vec![member] }
 }
 
+/// A plain server as a proxy reports it.
+fn plain(address: &str, down: Option<&str>) -> PoolMember {
+    let mut members = web(0, 1, 20).members;
+    let member = members.remove(0);
+    let address = Some(address.parse().expect("address"));
+    PoolMember { node: "".into(), address, down: down.map(Into::into), port: 8080, listeners: 0, ..member }
+}
+
 fn network_flow() -> network::Flow {
     network::Flow {
         label: label("0040001f"),
@@ -228,6 +236,41 @@ async fn nodes_services_flows_and_traces_of_the_whole_cluster() {
         ran.out.lines().any(|line| line.starts_with("pn-1") && line.contains("unreachable")).then_some(())
     })
     .await;
+}
+
+const NAMED: &str = "apiVersion: csp/v1
+services:
+  - name: web
+    vip: 10.76.0.100
+    port: 80
+    pool: [{name: a.example, port: 8080}, {address: 10.1.0.3, port: 8080}, {name: b.example, port: 8081}]
+egress:
+  - {address: 10.76.0.101, destinations: [10.1.0.0/16]}
+";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_by_name_are_shown_with_their_addresses() {
+    let mgmt = Mgmt::start().await;
+    let [first, second] = [None, Some("connection refused")].map(|down| {
+        let members = vec![plain("10.1.0.3", None), plain("10.1.0.2", down), plain("10.1.0.1", None)];
+        json!({"/v1/services": body([proxy::Service { members, ..web(0, 0, 0) }])})
+    });
+    let _nodes = [
+        FakeNode::start(&mgmt, "pn-1", Role::ProxyNode, Policies::Follow, first).await,
+        FakeNode::start(&mgmt, "pn-2", Role::ProxyNode, Policies::Follow, second).await,
+    ];
+    let file = mgmt.scratch.file("policy.yaml", NAMED);
+    mgmt.cspctl(&["policy", "apply", file.to_str().expect("path")]).await.exited(0);
+    let services = mgmt.cspctl(&["services"]).await.exited(0).out;
+    let rows: Vec<String> =
+        services.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let expected = [
+        "web 10.76.0.100:80 10.1.0.1:8080 (a.example) up 2 40 0",
+        "10.1.0.2:8080 (a.example) down (pn-2: connection refused) 2 40",
+        "10.1.0.3:8080 up 2 40",
+        "b.example:8081 no address - -",
+    ];
+    assert_eq!(rows, expected, "{services}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -170,11 +170,18 @@ function drawPolicy(view) {
   put("policy", content);
 }
 
+/** Where a pool member is: the names that may stand for an address follow it. */
+function server(m) {
+  const names = (m.names || []).join(", ");
+  return address(m.address || m.node || names, m.port) + (m.address && names ? ` (${names})` : "");
+}
+
 /** What a pool member can do: whether proxies reach a plain server, or how many processes listen. */
 function serverState(m) {
   const down = m.down_at || [];
   if (m.address && m.connections_total === null) return "";
   if (m.address) return down.length ? mark("bad", "✕", "down", down.join(", ")) : mark("good", "✓", "up");
+  if ((m.names || []).length) return mark("bad", "✕", "no address", "no proxy has an address for the name");
   if (m.processes === 0) return mark("bad", "✕", "no process", "no process is listening");
   return m.processes === null ? "" : `${m.processes} process${m.processes === 1 ? "" : "es"}`;
 }
@@ -189,7 +196,7 @@ function drawServices(view) {
       s.pending ? mark("warn", "▲", `${s.pending} waiting for a process`) : null),
     table("Pool of " + s.name, [["Pool member"], ["State"], ["Open", "number"], ["Total", "number"], [""]],
       s.pool.map((m) => [
-        h("code", {}, address(m.address || m.node, m.port)), serverState(m),
+        h("code", {}, server(m)), serverState(m),
         count(m.open_connections), count(m.connections_total), share(m)])));
   put("services", services.length ? services.map(draw) : empty(view.services.generation ? "The active policy names no service." : "No policy is active yet."), missing(unreachable));
 }

@@ -1,8 +1,8 @@
 """A client: a connection for each request, on threads, and kept-alive connections beside, until its standard input ends. Runs on a host
 of the test.
 
-Prints one JSON document: requests, failures, the longest pause between two answers in ms, which servers answered, and the first errors;
-under `kept` the same of the kept-alive connections, with the time of each failure.
+Prints one JSON document: requests, failures, the longest pause between two answers and the longest request in ms, which servers
+answered, and the first errors; under `kept` the same of the kept-alive connections, with the time of each failure.
 """
 
 import collections
@@ -26,13 +26,15 @@ class Counts:
 
     def __init__(self):
         self.requests, self.pause_ms, self.answered_at = 0, 0.0, time.monotonic()
+        self.longest_ms = 0.0
         self.servers, self.errors = collections.Counter(), []
 
-    def answered(self, body):
-        now = time.monotonic()
+    def answered(self, begun, body):
+        now, took = time.monotonic(), time.time() - begun
         with lock:
             self.requests += 1
             self.servers[body.strip()] += 1
+            self.longest_ms = max(self.longest_ms, took * 1000)
             self.pause_ms, self.answered_at = max(self.pause_ms, (now - self.answered_at) * 1000), now
 
     def failed(self, begun, error):
@@ -46,6 +48,7 @@ class Counts:
             "requests": self.requests,
             "failures": len(self.errors),
             "pause_ms": round(self.pause_ms),
+            "longest_ms": round(self.longest_ms),
             "servers": self.servers,
             "errors": self.errors[:ERRORS_KEPT],
         }
@@ -68,7 +71,7 @@ def single(counts):
     while not stopping.is_set():
         begun = time.time()
         try:
-            counts.answered(request())
+            counts.answered(begun, request())
         except OSError as error:
             counts.failed(begun, error)
         stopping.wait(PAUSE_S)
@@ -85,7 +88,7 @@ def kept_alive(counts):
             body = answer.read().decode()
             if answer.status != 200:
                 raise OSError(f"status {answer.status}")
-            counts.answered(body)
+            counts.answered(begun, body)
         except (OSError, http.client.HTTPException) as error:
             counts.failed(begun, error)
             connection.close()

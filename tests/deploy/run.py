@@ -20,6 +20,7 @@ import faults
 import identities
 import root
 import scenario
+import servers
 import steps
 import supplied
 import takeover
@@ -154,7 +155,7 @@ def again(cluster, transcript):
     """Runs the steps that are named on the lines of standard input, by present code and collection."""
     try:
         for line in sys.stdin:
-            for module in [steps, edge, faults, identities, supplied, takeover, upgrades, scenario]:
+            for module in [steps, edge, faults, identities, servers, supplied, takeover, upgrades, scenario]:
                 importlib.reload(module)
             cluster.copy_collection()
             cluster.write_inventory()

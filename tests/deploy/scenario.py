@@ -7,6 +7,7 @@ import time
 import edge
 import faults
 import identities
+import servers
 import supplied
 import takeover
 import upgrades
@@ -248,6 +249,7 @@ STEPS = [
     firewall,
     policy_change,
     bad_configuration,
+    servers.plain_servers,
     supplied.handler,
     supplied.plugin,
     supplied.driver_object,

@@ -36,12 +36,12 @@ def curl(cluster, port=80):
 
 
 @contextlib.contextmanager
-def load(cluster, out, what, tolerated=None, kept=0):
-    """The client makes a connection for each request while the block runs, and uses `kept` kept-alive connections beside. Failures are
-    reported; more than `tolerated` of the former fail the step. Yields a dictionary that has the result after the block."""
+def load(cluster, out, what, tolerated=None, kept=0, port=80):
+    """The client makes a connection for each request to a port of the VIP while the block runs, and uses `kept` kept-alive
+    connections beside. Failures are reported; more than `tolerated` of the former fail the step. Yields a dictionary that has the result after the block."""
     text = (HERE / "load.py").read_text(encoding="utf-8")
     cluster.client.ssh("cat > /root/load.py", input=text)
-    words = ["ssh", "-F", str(cluster.client.ssh_config), "client", f"python3 /root/load.py {VIP} 80 2 {kept}"]
+    words = ["ssh", "-F", str(cluster.client.ssh_config), "client", f"python3 /root/load.py {VIP} {port} 2 {kept}"]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         check(process.stdout.readline().strip() == "started", "the client's load does not start")

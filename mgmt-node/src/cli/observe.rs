@@ -93,7 +93,7 @@ pub(super) async fn services(context: &Context) -> Result<(), CliError> {
                 table.row([
                     first(s.name.clone()),
                     first(service_address(s)),
-                    address(&m.address.map_or_else(|| m.node.clone(), |at| at.to_string()), m.port).into(),
+                    server(m).into(),
                     state,
                     figure(m.open_connections),
                     figure(m.connections_total),
@@ -111,12 +111,24 @@ fn service_address(service: &ServiceView) -> String {
     address(&service.vip, service.port) + &protocol
 }
 
+/// Returns where a pool member is: the names that may stand for an address follow it.
+fn server(member: &PoolMemberView) -> String {
+    let (names, port) = (member.names.join(", "), member.port);
+    match member.address {
+        Some(at) if names.is_empty() => address(&at.to_string(), port),
+        Some(at) => format!("{} ({names})", address(&at.to_string(), port)),
+        None if names.is_empty() => address(&member.node, port),
+        None => address(&names, port),
+    }
+}
+
 /// What a pool member can do: how many processes of a node listen, or whether proxies reach a plain server.
 fn server_state(member: &PoolMemberView) -> Cell {
     let (text, colour) = match (member.address, member.processes) {
         (Some(_), _) if member.connections_total.is_none() => (String::new(), Colour::Plain),
         (Some(_), _) if member.down_at.is_empty() => ("up".to_owned(), Colour::Plain),
         (Some(_), _) => (format!("down ({})", member.down_at.join(", ")), Colour::Red),
+        (None, None) if !member.names.is_empty() => ("no address".to_owned(), Colour::Red),
         (None, None) => (String::new(), Colour::Plain),
         (None, Some(0)) => ("no process".to_owned(), Colour::Red),
         (None, Some(1)) => ("1 process".to_owned(), Colour::Plain),

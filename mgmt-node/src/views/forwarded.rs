@@ -56,6 +56,7 @@ impl Reports {
         PoolMemberView {
             node: String::new(),
             address: server.address,
+            names: Vec::new(),
             down_at: at.iter().filter_map(down).collect(),
             port: server.port,
             processes: None,

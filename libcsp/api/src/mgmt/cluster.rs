@@ -119,6 +119,10 @@ pub struct PoolMemberView {
     /// Address of a plain server, which proxies reach over TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
+    /// Names of the pool that may stand for the address: those with its port. Without an address, a name for
+    /// which no proxy has one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
     /// Nodes at which a plain server is down, with the reason: how a proxy's last connection to it, or a
     /// network node's checks have failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

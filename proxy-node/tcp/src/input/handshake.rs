@@ -1,5 +1,7 @@
 //! The handshake: segments in SYN-SENT and SYN-RECEIVED (RFC 9293 §3.10.7.3, §3.10.7.4).
 
+use core::time::Duration;
+
 use csp_types::Instant;
 use csp_wire::tcp::{Options, Repr};
 
@@ -7,6 +9,10 @@ use crate::api::{DropReason, FailReason, State};
 use crate::input::{Incoming, Reject};
 use crate::seq::Seq;
 use crate::tcb::{Context, FinalTransmit, Tcb};
+use crate::timeouts::Retransmission;
+
+/// Time from the RST that ends an older connection at the peer to the next SYN: the RST arrives first.
+const OLDER_ENDS: Duration = Duration::from_millis(5);
 
 impl Tcb {
     /// Begins a passive connection for a SYN with this sequence number, window and options. Data and FIN of
@@ -40,6 +46,9 @@ impl Tcb {
     ) -> Result<(), Reject> {
         let flags = segment.flags;
         if flags.ack() && (!segment.ack.after(self.iss) || segment.ack.after(self.snd_nxt)) {
+            if !flags.rst() {
+                self.retry_soon(cx.now);
+            }
             return Err(Reject { reason: DropReason::BadAck, reset: true });
         }
         if flags.rst() {
@@ -67,6 +76,16 @@ impl Tcb {
             self.maybe_transmit = true;
         }
         Ok(())
+    }
+
+    /// Schedules an early retransmission of the first SYN. The peer has acknowledged an older connection of
+    /// these addresses, for example one in TIME-WAIT, which the RST ends. RFC 9293 §3.5 (figure 8) leaves the
+    /// next SYN to the timeout of 1 s. Further such acknowledgements have no effect.
+    fn retry_soon(&mut self, now: Instant) {
+        if self.timers.retries == 0 {
+            let deadline = self.timers.retransmission.0.min(now + OLDER_ENDS);
+            self.timers.retransmission = (deadline, Retransmission::Timeout);
+        }
     }
 
     /// Processes the acknowledgement of our SYN/ACK in SYN-RECEIVED.
