@@ -155,7 +155,8 @@ class Cluster:
         """Returns for each host when the task of the last playbook began and ended on it, in Unix seconds."""
         found, begun = {}, None
         for line in (self.logs / f"{self.runs:02}.times").read_text(encoding="utf-8").splitlines():
-            match = re.match(r"(\S+ \S+),(\d{3}) p=\S+ u=\S+ n=\S+ \| (.*)", line)
+            # ansible-core 2.19 has the level before the bar.
+            match = re.match(r"(\S+ \S+),(\d{3}) p=\S+ u=\S+ n=\S+ [A-Z]*\| (.*)", line)
             if not match:
                 continue
             at = time.mktime(time.strptime(match.group(1), "%Y-%m-%d %H:%M:%S")) + int(match.group(2)) / 1000
