@@ -147,9 +147,6 @@ services:
 egress:
   - {{address: 10.76.0.101, destinations: [10.9.0.0/16]}}
   - {{address: \"2001:db8:76::101\", destinations: [\"2001:db8:9::/48\"]}}
-egress:
-  - {{address: 10.76.0.101, destinations: [10.9.0.0/16]}}
-  - {{address: \"2001:db8:76::101\", destinations: [\"2001:db8:9::/48\"]}}
 ",
         pool(HTTP),
         pool(UDP)
