@@ -8,10 +8,9 @@ use crate::FourTuple;
 
 /// 2³² divided by the golden ratio (Knuth, vol. 3, §6.4).
 pub const MULTIPLIER: u32 = 0x9e37_79b1;
-/// Bits of the product that are discarded: bit 16 is the parity of the peer's port, which with Linux is the
-/// same for all its connections to one address. Proxies compute the hash, too: another one needs another
+/// Bits of the product that are discarded. Proxies compute the hash, too: another one needs another
 /// capability than `steers-egress`.
-pub const SHIFT: u32 = 20;
+pub const SHIFT: u32 = 16;
 
 /// Returns the hash of a flow from the peer's port, the last 4 bytes of the peer's address and the cluster's
 /// port.

@@ -5,7 +5,7 @@
 //! ([`csp_types::steering`]):
 //!
 //! ```text
-//!  TCP                                  (last 4 bytes of the source address + both ports) × 0x9e3779b1 >> 20, modulo workers
+//!  TCP                                  (last 4 bytes of the source address + both ports) × 0x9e3779b1 >> 16, modulo workers
 //!  ICMP errors about TCP                                             the worker of the segments that the quoted one answers
 //!  ARP replies, neighbour advertisements, fragments of TCP                                                      every worker
 //!  everything else: other ARP, ICMP and fragments                                                                   worker 0
