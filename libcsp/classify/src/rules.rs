@@ -285,7 +285,7 @@ impl Classifier {
 
 /// A value beyond all ports, which marks an egress address in the table of services.
 const EGRESS_PORT: u32 = 1 << 16;
-/// A bit that tells ports of UDP from those of TCP.
+/// The table adds this bit to ports of UDP, so that they are other keys than those of TCP.
 const UDP_PORTS: u32 = 1 << 17;
 
 fn key_of(protocol: Transport, port: u16) -> u32 {

@@ -82,6 +82,7 @@ pub(crate) fn check(policy: &Policy, problems: &mut Problems) {
         let message = format!("{count} services have via: network; allowed are {FORWARDED_MAX}");
         problems.add("services", message);
     }
+    let forwarded: HashSet<IpAddr> = policy.forwarded().map(|service| service.vip).collect();
     let mut own: Option<HashSet<IpAddr>> = None;
     for (index, service) in policy.services.iter().enumerate() {
         let at = format!("services[{index}]");
@@ -93,7 +94,7 @@ pub(crate) fn check(policy: &Policy, problems: &mut Problems) {
             Via::Proxy => {}
             Via::Network => {
                 let own = own.get_or_insert_with(|| policy.addresses().into_iter().collect());
-                check_address(policy, service, &at, problems);
+                check_address((policy, &forwarded), service, &at, problems);
                 check_options(service, &at, problems);
                 check_servers(service, own, &at, problems);
             }
@@ -103,10 +104,14 @@ pub(crate) fn check(policy: &Policy, problems: &mut Problems) {
 
 /// Network nodes ask the LAN for servers in the name of an egress address: of the service's address servers
 /// believe that it is their own.
-fn check_address(policy: &Policy, service: &Service, at: &str, problems: &mut Problems) {
+fn check_address(
+    (policy, forwarded): (&Policy, &HashSet<IpAddr>),
+    service: &Service,
+    at: &str,
+    problems: &mut Problems,
+) {
     let Service { vip, .. } = service;
     let group = |address: IpAddr| policy.vip_group(address).map(|group| &group.name);
-    let forwarded: HashSet<IpAddr> = policy.forwarded().map(|service| service.vip).collect();
     let egress = || policy.egress.iter().map(|egress| egress.address);
     if egress().any(|address| address == *vip) {
         let message =

@@ -185,18 +185,17 @@ impl Forwarding {
     fn server_of(&mut self, now: Instant, pool: PoolIndex, flow: &Flow, hash: u64) -> Option<usize> {
         let pool = self.pools.get(pool.0.into())?;
         let idle_s = if pool.protocol == Transport::Tcp { TCP_IDLE_S } else { UDP_IDLE_S };
+        let reached = |at: &usize| self.hops.get(pool.place(*at)).is_some_and(|hop| !hop.is_lost(now));
         let known = self.flows.find(now, hash, idle_s, !flow.error).and_then(|id| pool.keeper(id));
         // A server without a share keeps its connections, but gets no new one on their ports.
         let known = known.filter(|at| !flow.begins || pool.servers()[*at].weight > 0);
-        let known = known.filter(|at| self.hops.get(pool.place(*at)).is_some_and(|hop| !hop.is_lost(now)));
-        if let Some(at) = known {
+        if let Some(at) = known.filter(reached) {
             return Some(pool.place(at));
         }
         let spread = spread(flow);
         let first = pool.choose(spread)?;
         let mut tries =
             (1..TRIES_MAX).filter_map(|n| pool.choose(spread.wrapping_add(n.wrapping_mul(AGAIN))));
-        let reached = |at: &usize| self.hops.get(pool.place(*at)).is_some_and(|hop| !hop.is_lost(now));
         let at = if reached(&first) { first } else { tries.find(reached).unwrap_or(first) };
         let place = pool.place(at);
         if !flow.error {

@@ -70,7 +70,8 @@ impl Server {
         let port = format!("to-{name}");
         host.join("lan0", &cluster.client, &port).unwrap();
         cluster.client.ip(&["link", "set", &port, "master", "lan"]).unwrap();
-        // As docs/forwarding.md tells operators: the shared address is neither answered for nor asked from.
+        // docs/forwarding.md tells operators to set this: the server neither answers ARP for the shared
+        // address nor asks from it.
         for setting in ["all.arp_ignore=1", "all.arp_announce=2"] {
             host.run("sysctl", &["-qw", &format!("net.ipv4.conf.{setting}")]).unwrap();
         }
