@@ -77,6 +77,33 @@ pub struct Shared {
     pub now: Instant,
 }
 
+impl Shared {
+    /// Answers a packet that is for no connection, or acknowledges another SYN/ACK, with a RST (RFC 9293
+    /// §3.10.7.1, §3.10.7.4).
+    pub fn refuse(&mut self, packet: &Packet) {
+        let Repr { flags, seq, ack, .. } = packet.header;
+        if flags.rst() {
+            return;
+        }
+        let tuple = packet.at_receiver();
+        let (seq, ack, flags) = match flags.ack() {
+            true => (ack, 0, Flags::RST),
+            false => (0, seq.wrapping_add(packet.len()), Flags::RST | Flags::ACK),
+        };
+        let (source_port, destination_port) = (tuple.local.port(), tuple.remote.port());
+        let options = Options::default();
+        let header = Repr { source_port, destination_port, seq, ack, flags, window: 0, options };
+        self.out.push_back(Packet {
+            tuple,
+            header,
+            payload: Vec::new(),
+            ecn: NOT_ECT,
+            coalesced: 1,
+            segment_size: 0,
+        });
+    }
+}
+
 pub struct ModelHost {
     shared: Shared,
     /// In order of creation; `None` if removed.
@@ -189,32 +216,8 @@ impl ModelHost {
                 let id = self.add(tuple, true);
                 self.with(id, |peer, shared| peer.accept(shared, packet));
             }
-            None => self.refuse(packet),
+            None => self.shared.refuse(packet),
         }
-    }
-
-    /// RFC 9293 §3.10.7.1
-    fn refuse(&mut self, packet: &Packet) {
-        let Repr { flags, seq, ack, .. } = packet.header;
-        if flags.rst() {
-            return;
-        }
-        let tuple = packet.at_receiver();
-        let (seq, ack, flags) = match flags.ack() {
-            true => (ack, 0, Flags::RST),
-            false => (0, seq.wrapping_add(packet.len()), Flags::RST | Flags::ACK),
-        };
-        let (source_port, destination_port) = (tuple.local.port(), tuple.remote.port());
-        let options = Options::default();
-        let header = Repr { source_port, destination_port, seq, ack, flags, window: 0, options };
-        self.shared.out.push_back(Packet {
-            tuple,
-            header,
-            payload: Vec::new(),
-            ecn: NOT_ECT,
-            coalesced: 1,
-            segment_size: 0,
-        });
     }
 
     /// Processes an ICMP error: packets of `mtu` bytes are the largest that fit.

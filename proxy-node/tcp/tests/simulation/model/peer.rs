@@ -271,14 +271,14 @@ impl Peer {
             return;
         }
         let acked = self.sender.position(ack);
+        if self.state == State::SynReceived && acked != 1 {
+            return shared.refuse(packet); // of another connection's SYN/ACK (RFC 9293 §3.10.7.4)
+        }
         if acked > self.sender.top as i64 {
             return self.acknowledge(shared);
         }
         self.sender.on_sign_of_life();
         if self.state == State::SynReceived {
-            if acked < 1 {
-                return;
-            }
             self.establish(shared);
         }
         self.process_ack(shared, packet, at, acked);
