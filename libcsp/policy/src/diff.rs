@@ -7,7 +7,7 @@ use csp_types::Prefix;
 use crate::paths;
 use crate::{
     Channel, ChannelPort, Egress, Framing, Policy, PoolMember, ProgramRule, Protocol, Server, Service,
-    TcpOptions, UnknownFormat, Via,
+    TcpOptions, Tunnel, UnknownFormat, Via,
 };
 
 /// Lines that lead from `old` to `new`.
@@ -122,6 +122,9 @@ fn changes(old: &Service, new: &Service, lines: &mut Vec<String>) {
         Some(check) => format!("{check:?}"),
     };
     change("servers.check", check(&was.check), check(&is.check));
+    let tunnel =
+        |tunnel: Option<Tunnel>| tunnel.map_or("none".to_owned(), |t| format!("{t:?}").to_lowercase());
+    change("servers.tunnel", tunnel(was.tunnel), tunnel(is.tunnel));
     let gone = old.pool.iter().filter(|server| !new.pool.contains(server));
     lines.extend(gone.map(|server| format!("~ service {name}: pool - {}", server.summary())));
     let come = new.pool.iter().filter(|server| !old.pool.contains(server));

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use csp_config::Problems;
-use csp_types::Transport;
+use csp_types::{Encapsulation, Transport};
 use serde::{Deserialize, Serialize};
 
 use super::check::unicast_fault;
@@ -37,6 +37,25 @@ pub enum Protocol {
     Tcp,
     /// UDP. Only a service that is forwarded has it.
     Udp,
+}
+
+/// How a packet is packed on its way to a server behind a router.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tunnel {
+    /// IP in IP.
+    Ipip,
+    /// Generic UDP Encapsulation, to port 6080.
+    Gue,
+}
+
+impl From<Tunnel> for Encapsulation {
+    fn from(tunnel: Tunnel) -> Self {
+        match tunnel {
+            Tunnel::Ipip => Encapsulation::IpIp,
+            Tunnel::Gue => Encapsulation::Gue,
+        }
+    }
 }
 
 impl From<Protocol> for Transport {
@@ -91,6 +110,11 @@ pub(crate) fn check(policy: &Policy, problems: &mut Problems) {
                 let message = "a proxy ends TCP only; UDP needs via: network";
                 problems.add_unless(&[&format!("{at}.via")], format!("{at}.protocol"), message.to_owned());
             }
+            Via::Proxy if service.servers.tunnel.is_some() => {
+                let message = "tunnels lead to servers that network nodes forward to, with via: network";
+                let at = format!("{at}.servers.tunnel");
+                problems.add_unless(&[&format!("{at}.via")], at, message.to_owned());
+            }
             Via::Proxy => {}
             Via::Network => {
                 let own = own.get_or_insert_with(|| policy.addresses().into_iter().collect());
@@ -118,12 +142,16 @@ fn check_address(
             format!("{vip} is an egress address: answers to connections from it would be forwarded");
         problems.add_unless(&["egress"], format!("{at}.vip"), message);
     }
-    let asks = |address: IpAddr| {
+    let asks = |address: IpAddr, v4: bool| {
         let moves_with_it = group(address).is_none() || group(address) == group(*vip);
-        address.is_ipv4() == vip.is_ipv4() && moves_with_it && !forwarded.contains(&address)
+        address.is_ipv4() == v4 && moves_with_it && !forwarded.contains(&address)
     };
-    if !egress().any(asks) {
-        let family = if vip.is_ipv4() { "IPv4" } else { "IPv6" };
+    let servers = || service.pool.iter().filter_map(|server| server.address);
+    for (v4, family) in [(true, "IPv4"), (false, "IPv6")] {
+        let is_used = vip.is_ipv4() == v4 && service.servers.tunnel.is_none();
+        if !is_used && !servers().any(|server| server.is_ipv4() == v4) || egress().any(|a| asks(a, v4)) {
+            continue;
+        }
         let and_group =
             group(*vip).map(|name| format!(" of the VIP group {name}, or of none")).unwrap_or_default();
         let message = format!(
@@ -176,8 +204,11 @@ fn check_servers(service: &Service, own: &HashSet<IpAddr>, at: &str, problems: &
             problems.add(field, message);
         } else if own.contains(&address) {
             problems.add(field, format!("{address} is the cluster's own: packets would go round"));
-        } else if address.is_ipv4() != service.vip.is_ipv4() {
-            let message = format!("{address} is not of the family of {}, the service's address", service.vip);
+        } else if address.is_ipv4() != service.vip.is_ipv4() && service.servers.tunnel.is_none() {
+            let message = format!(
+                "{address} is not of the family of {}, the service's address: only a tunnel leads there",
+                service.vip
+            );
             problems.add(field, message);
         }
         if server.port != service.port {

@@ -56,7 +56,7 @@ pub use contexts::GContext;
 pub use curve::{CURVE_CLIENTS_MAX, Curve, CurveClient, Permission};
 pub use flows::{DEFAULT_FLOW, FLOWS_MAX, Flow, FlowContexts, FlowMatch, FlowQueue, FlowReserve};
 pub use formats::{CHANNEL_FORMATS_MAX, ChannelTime, FORMAT_LEN_MAX, FORMATS_MAX, Format, TimeUnit};
-pub use forward::{FORWARD_POOL_MAX, FORWARDED_MAX, Protocol, Via};
+pub use forward::{FORWARD_POOL_MAX, FORWARDED_MAX, Protocol, Tunnel, Via};
 pub use framing::{
     CHANNEL_PORTS_MAX, ChannelPort, Clients, Framing, Headers, LengthCounts, LengthHeader, SOFH_ENCODING,
     SOFH_LEN,

@@ -10,6 +10,7 @@ use csp_types::{NodeId, longest_match};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::check::{check_count, unicast_fault};
+use super::forward::Tunnel;
 use super::{POOL_MAX, Policy, PoolMember, Service, Via};
 
 /// Largest number of names of plain servers in a policy.
@@ -117,6 +118,9 @@ pub struct ServerOptions {
     /// How proxies check them; absent: proxies learn from clients' connections which can be reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check: Option<ServerCheck>,
+    /// How network nodes pack what they forward; absent: they do not, and servers are on their LAN.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<Tunnel>,
 }
 
 impl Default for ServerOptions {
@@ -128,6 +132,7 @@ impl Default for ServerOptions {
             connect_timeout_ms: 3_000,
             proxy_protocol: ProxyProtocol::Off,
             check: None,
+            tunnel: None,
         }
     }
 }

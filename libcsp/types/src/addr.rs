@@ -68,6 +68,15 @@ impl fmt::Display for Transport {
     }
 }
 
+/// How a packet is packed into another one on its way to a server.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Encapsulation {
+    /// IP in IP (RFC 2003, RFC 2473, RFC 4213 §3).
+    IpIp,
+    /// Generic UDP Encapsulation, to UDP port 6080 (draft-ietf-intarea-gue-09, variant 0).
+    Gue,
+}
+
 /// The two ends of a TCP connection, seen from the cluster: `local` is the service's end (the VIP), `remote`
 /// the client's. Both have the same address family.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

@@ -23,7 +23,7 @@ pub mod steering;
 mod time;
 mod trace;
 
-pub use addr::{FourTuple, MacAddr, Transport};
+pub use addr::{Encapsulation, FourTuple, MacAddr, Transport};
 pub use curve::CurvePublicKey;
 pub use grant::Grant;
 pub use id::{IdError, NodeId, Role};

@@ -21,6 +21,7 @@ pub mod ipv6;
 pub mod link;
 pub mod offload;
 pub mod packets;
+pub mod segmentation;
 pub mod tcp;
 pub mod tunnel;
 

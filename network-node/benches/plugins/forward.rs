@@ -227,7 +227,7 @@ fn at_level2(way: Way, config: CoreConfig) -> (Box<dyn FnOnce()>, Option<Driver>
 
 /// Gives a worker a service whose packets go to the server at the other end of the second veth.
 fn forward_to_server(worker: &mut NetworkWorker) {
-    let server = PoolServer { id: 1, address: SERVER, weight: 1, up: true };
+    let server = PoolServer { id: 1, address: SERVER, tunnel: None, weight: 1, up: true };
     let pool = Pool::new(load::service(), Transport::Tcp, vec![server]);
     let pools = Arc::new(Pools::new(1, vec![pool]));
     let mut rules = RuleSet::new(16, &[], &[], pools, &[], &[load::service().ip()]).unwrap();

@@ -10,39 +10,33 @@
 //! ICMP errors that quote a packet of such a flow go to the flow's server: it has to learn the path's MTU.
 
 mod flows;
+mod hops;
 mod pools;
 mod rewrite;
+mod tunnel;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use csp_classify::{PacketKey, PoolIndex, Verdict};
-use csp_types::{Duration, FourTuple, Instant, MacAddr, Prefix, Transport};
+use csp_types::{FourTuple, Instant, MacAddr, Transport};
 use csp_wire::offload::{Checksum as FrameChecksum, Frame};
 use csp_wire::tcp::{Flags, HEADER_LEN_MIN, Segment};
 use csp_wire::{ipv4, ipv6};
 
 use super::api::{NetworkOutput, PortId};
 use super::flow_table::tuple_hash;
-use super::neighbour::{Lookup, Request};
 use super::node::NetworkCore;
 use flows::ServerOfFlow;
-use rewrite::{Refused, Way};
+use hops::Hop;
+use rewrite::{Direct, Refused, Way};
+use tunnel::Tunnel;
 
 pub use pools::{POOL_SERVERS_MAX, Pool, PoolServer, Pools};
 
 /// Seconds without packets after which a flow may get another server.
 const TCP_IDLE_S: u32 = 3_600;
 const UDP_IDLE_S: u32 = 120;
-/// How long a server's Ethernet address is used before the neighbour cache is asked again, and how long after
-/// it was not known.
-const HOP_KNOWN_FOR: Duration = Duration::from_secs(1);
-const HOP_ASKED_AGAIN_AFTER: Duration = Duration::from_millis(50);
-/// How long a server's Ethernet address may be unknown until its flows go elsewhere: that of three requests.
-const HOP_LOST_AFTER: Duration = Duration::from_secs(3);
-/// How often servers whose Ethernet address is not known are looked for, and how many at once.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-const LOOKED_FOR_MAX: usize = 64;
 /// Servers that are tried for a flow until one is found whose Ethernet address is known.
 const TRIES_MAX: u64 = 8;
 /// The key by which flows are spread, the same at all network nodes.
@@ -94,35 +88,6 @@ pub struct ForwardCounts {
     pub bytes: u64,
 }
 
-/// The way to a server, and its counts.
-#[derive(Clone, Copy, Debug)]
-struct Hop {
-    id: u32,
-    address: IpAddr,
-    port: PortId,
-    mac: Option<MacAddr>,
-    /// When the neighbour cache is asked again.
-    renew_at: Instant,
-    /// It is behind a router.
-    far: bool,
-    /// Since when its Ethernet address is not known.
-    unknown_since: Option<Instant>,
-    counts: ForwardCounts,
-}
-
-impl Hop {
-    fn new(id: u32, address: IpAddr) -> Self {
-        let (port, mac, renew_at) = (PortId(0), None, Instant::ZERO);
-        let counts = ForwardCounts::default();
-        Hop { id, address, port, mac, renew_at, far: false, unknown_since: None, counts }
-    }
-
-    /// Returns whether packets would be lost on the way to the server.
-    fn is_lost(&self, now: Instant) -> bool {
-        self.far || self.unknown_since.is_some_and(|since| now >= since + HOP_LOST_AFTER)
-    }
-}
-
 /// What a worker needs to forward packets.
 pub(super) struct Forwarding {
     pools: Arc<Pools>,
@@ -165,8 +130,7 @@ impl Forwarding {
     /// Notes that a neighbour has answered: packets to it need not wait until it is looked for again.
     pub(super) fn on_neighbour(&mut self, address: IpAddr) {
         if self.look_at.is_some() {
-            let found = self.hops.iter_mut().filter(|hop| hop.address == address);
-            found.for_each(|hop| hop.renew_at = Instant::ZERO);
+            self.hops.iter_mut().for_each(|hop| hop.on_neighbour(address));
         }
     }
 
@@ -219,7 +183,7 @@ const fn mixed(hash: u64, protocol: Transport) -> u64 {
 }
 
 /// Returns the ports at the start of a transport header.
-fn ports(bytes: &[u8]) -> Option<(u16, u16)> {
+pub(super) fn ports(bytes: &[u8]) -> Option<(u16, u16)> {
     let [a, b, c, d] = *bytes.first_chunk()?;
     Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
 }
@@ -299,16 +263,23 @@ impl NetworkCore {
             self.counters.drop_unresolved += 1;
             return;
         };
-        if destination_mac == arrived.peer_mac {
+        let outer = self.forwarding.hops[place].outer();
+        if outer.is_none() && destination_mac == arrived.peer_mac {
             // The server has not the service's address, and routes what it gets.
             self.counters.drop_went_round += 1;
             return;
         }
         let identification = (hash as u32).wrapping_add(self.next_identification().into());
-        let (mtu, source_mac) = (self.port_mtu(port), self.port_mac(port));
+        let source_mac = self.port_mac(port);
+        let room = outer.map_or(0, |outer| tunnel::overhead(&outer));
+        let mtu = self.port_mtu(port).saturating_sub(room);
         let whole = self.reassembly.is_delivering();
-        let way = Way { port, mtu, source_mac, destination_mac, identification, whole };
-        match rewrite::send(arrived, &way, out) {
+        let way = Way { mtu, source_mac, destination_mac, identification, whole };
+        let sent = match outer {
+            None => rewrite::send(arrived, &way, &mut Direct { port, out }),
+            Some(outer) => rewrite::send(arrived, &way, &mut Tunnel { port, outer, hash: hash as u16, out }),
+        };
+        match sent {
             Ok(()) => {
                 let len = arrived.packet.len() as u64;
                 let counts = &mut self.forwarding.hops[place].counts;
@@ -323,107 +294,6 @@ impl NetworkCore {
                 self.answer_too_long(arrived, mtu, out);
             }
             Err(Refused::Malformed) => self.counters.drop_malformed += 1,
-        }
-    }
-
-    /// Returns the port and Ethernet address of a server.
-    #[inline]
-    fn way_to_server(
-        &mut self,
-        now: Instant,
-        place: usize,
-        out: &mut impl NetworkOutput,
-    ) -> Option<(PortId, MacAddr)> {
-        let hop = self.forwarding.hops.get(place)?;
-        match hop.mac {
-            _ if now >= hop.renew_at => self.renew_way(now, place, out),
-            mac => Some((hop.port, mac?)),
-        }
-    }
-
-    /// Asks the neighbour cache for a server's Ethernet address. The LAN is asked in the name of an egress
-    /// address: the server has the service's address itself, and ignores requests that seem to come from it.
-    #[inline(never)]
-    fn renew_way(
-        &mut self,
-        now: Instant,
-        place: usize,
-        out: &mut impl NetworkOutput,
-    ) -> Option<(PortId, MacAddr)> {
-        let address = self.forwarding.hops.get(place)?.address;
-        let port = self.port_on_link(address);
-        let asker = port.and_then(|_| self.asker(address));
-        let request = port.zip(asker).map(|(port, requester)| Request { port, address, requester });
-        let mac = request.and_then(|request| self.neighbour(now, &request, out));
-        let hop = self.forwarding.hops.get_mut(place)?;
-        (hop.mac, hop.far, hop.port) = (mac, port.is_none(), port.unwrap_or(hop.port));
-        hop.renew_at = now + if mac.is_some() { HOP_KNOWN_FOR } else { HOP_ASKED_AGAIN_AFTER };
-        hop.unknown_since = if mac.is_some() { None } else { hop.unknown_since.or(Some(now)) };
-        let unknown = mac.is_none() && !hop.far;
-        if unknown && self.forwarding.look_at.is_none() {
-            self.forwarding.look_at = Some(now + LOOK_INTERVAL);
-        }
-        let hop = self.forwarding.hops.get(place)?;
-        Some((hop.port, mac?))
-    }
-
-    /// Looks for servers whose Ethernet address is not known: no packet does, once their flows go elsewhere.
-    pub(super) fn look_for_servers(&mut self, now: Instant, out: &mut impl NetworkOutput) {
-        if self.forwarding.look_at.is_none_or(|at| at > now) {
-            return;
-        }
-        self.forwarding.look_at = None;
-        let count = self.forwarding.hops.len();
-        let mut asked = 0;
-        for step in 0..count {
-            let place = (self.forwarding.look_from + step) % count;
-            let hop = &self.forwarding.hops[place];
-            if hop.mac.is_some() || hop.far {
-                continue;
-            }
-            if asked == LOOKED_FOR_MAX {
-                self.forwarding.look_from = place;
-                self.forwarding.look_at = Some(now + LOOK_INTERVAL);
-                break;
-            }
-            asked += 1;
-            let _ = self.renew_way(now, place, out);
-        }
-    }
-
-    /// Returns the egress address in whose name the LAN is asked for an address: one that this node answers
-    /// for, if there is one.
-    fn asker(&self, address: IpAddr) -> Option<IpAddr> {
-        let askers = || self.forwarding.askers.iter().filter(|asker| asker.is_ipv4() == address.is_ipv4());
-        askers().find(|asker| self.answers_for(**asker)).or_else(|| askers().next()).copied()
-    }
-
-    /// Returns the port on whose link an address is; `None` if it is behind a router.
-    fn port_on_link(&self, address: IpAddr) -> Option<PortId> {
-        let on_link = |networks: &[Prefix]| networks.iter().any(|network| network.contains(address));
-        let ports = || (0..self.port_count()).map(|port| PortId(port as u16));
-        let named = ports().find(|port| on_link(self.on_link(*port)));
-        named.or_else(|| ports().find(|port| self.on_link(*port).is_empty()))
-    }
-
-    /// Returns a neighbour's Ethernet address, if it is known; asks for it, if need be.
-    fn neighbour(
-        &mut self,
-        now: Instant,
-        request: &Request,
-        out: &mut impl NetworkOutput,
-    ) -> Option<MacAddr> {
-        match self.neighbours.look_up(now, *request) {
-            Lookup::Known(mac) => Some(mac),
-            Lookup::Renew(request, mac) => {
-                self.ask(&request, out);
-                Some(mac)
-            }
-            Lookup::Ask(request) => {
-                self.ask(&request, out);
-                None
-            }
-            Lookup::Asking | Lookup::Full => None,
         }
     }
 
@@ -463,11 +333,8 @@ impl NetworkCore {
         let mut before = std::mem::take(&mut self.forwarding.hops);
         before.sort_by_key(|hop| hop.id);
         let known = |id| before.binary_search_by_key(&id, |hop| hop.id).ok().map(|at| &before[at]);
-        let hops = self.forwarding.pools.servers().map(|server| match known(server.id) {
-            Some(hop) => Hop { address: server.address, ..*hop },
-            None => Hop::new(server.id, server.address),
-        });
-        self.forwarding.hops = hops.collect();
+        self.forwarding.hops =
+            self.forwarding.pools.servers().map(|server| Hop::of(server, known(server.id))).collect();
         for place in 0..self.forwarding.hops.len() {
             let _ = self.way_to_server(now, place, out);
         }

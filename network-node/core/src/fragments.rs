@@ -11,19 +11,24 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use csp_types::{FourTuple, Instant, steering};
+use csp_types::{FourTuple, Instant, Transport, steering};
 use csp_wire::ethernet::EtherType;
 use csp_wire::offload::Frame;
-use csp_wire::tcp::Segment;
 use csp_wire::{ethernet, ipv4, ipv6};
 
 use super::api::{NetworkOutput, PortId};
+use super::forward::ports;
 use super::node::NetworkCore;
 use super::reassembly::{Key, Piece, Whole};
 
 /// Bytes of an IPv6 base header: a fragment header directly behind it is found by the rule that gives
 /// fragments to all workers.
 const V6_LEN: usize = ipv6::HEADER_LEN;
+
+/// Whether a protocol's fragments go to all workers, and its datagrams to the worker that their ports say.
+fn has_ports(protocol: u8) -> bool {
+    Transport::of_number(protocol).is_some()
+}
 
 /// Reads a frame as a fragment; `None` if it is none, or malformed.
 fn piece(frame: &[u8], port: PortId) -> Option<Piece<'_>> {
@@ -45,7 +50,7 @@ fn piece_v4<'a>(ethernet: &'a [u8], packet: &'a [u8], port: PortId) -> Option<Pi
         more: view.more_fragments(),
         ecn: view.ecn(),
         port,
-        shared: protocol == ipv4::PROTOCOL_TCP,
+        shared: has_ports(protocol),
         ethernet,
         headers: packet.get(..view.header_len())?,
         patch: None,
@@ -62,7 +67,7 @@ fn piece_v6<'a>(ethernet: &'a [u8], packet: &'a [u8], port: PortId) -> Option<Pi
         more: view.more(),
         ecn: view.ecn(),
         port,
-        shared: view.protocol() == ipv6::PROTOCOL_TCP && view.headers().len() == V6_LEN,
+        shared: has_ports(view.protocol()) && view.headers().len() == V6_LEN,
         ethernet,
         headers: view.headers(),
         patch: Some((view.next_header_at(), view.protocol())),
@@ -79,7 +84,7 @@ fn make_whole(packet: &mut [u8], whole: &Whole) -> bool {
     }
 }
 
-/// Returns the flow of a whole TCP packet.
+/// Returns the flow of a whole packet of TCP or UDP.
 fn tuple_of(packet: &[u8]) -> Option<FourTuple> {
     let (source, destination, bytes): (IpAddr, IpAddr, &[u8]);
     if let Ok(view) = ipv4::Packet::parse(packet) {
@@ -88,11 +93,8 @@ fn tuple_of(packet: &[u8]) -> Option<FourTuple> {
         let view = ipv6::Packet::parse(packet).ok()?;
         (source, destination, bytes) = (view.source().into(), view.destination().into(), view.payload());
     }
-    let segment = Segment::parse(bytes).ok()?;
-    Some(FourTuple {
-        local: SocketAddr::new(destination, segment.destination_port()),
-        remote: SocketAddr::new(source, segment.source_port()),
-    })
+    let (peer, own) = ports(bytes)?;
+    Some(FourTuple { local: SocketAddr::new(destination, own), remote: SocketAddr::new(source, peer) })
 }
 
 impl NetworkCore {

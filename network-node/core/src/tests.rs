@@ -13,3 +13,4 @@ mod neighbours;
 mod plugins;
 mod proxies;
 mod search;
+mod tunnel;

@@ -4,6 +4,7 @@
 //! leaves this to the kernel. [`for_each_segment`] allocates, so it is not for the data path.
 
 use csp_wire::offload::{Gso, GsoKind, TxOffload};
+use csp_wire::segmentation::{Part, segment_headers};
 
 /// Length of an Ethernet header without tags, in bytes.
 pub(crate) const ETHERNET_LEN: usize = 14;
@@ -14,9 +15,6 @@ pub(crate) struct BadOffload;
 
 /// Position of the checksum in a UDP header.
 const UDP_CHECKSUM_AT: usize = 6;
-/// TCP flags of the last segment only, and of the first only (RFC 9293 §3.1; CWR: RFC 3168 §6.1.2).
-const FIN_PSH: u8 = 0x09;
-const CWR: u8 = 0x80;
 
 /// Calls `each` for the frames that a device would transmit for `frame`.
 pub(crate) fn for_each_segment(
@@ -67,50 +65,10 @@ pub(crate) fn finish_segment(
     at: usize,
     last: bool,
 ) -> Result<(), BadOffload> {
-    fix_ip(segment, gso.kind, tcp_at, at as u16);
-    fix_tcp(segment, tcp_at, (at * usize::from(gso.segment_size)) as u32, at == 0, last);
-    let pseudo = pseudo_sum(segment, gso.kind, (segment.len() - tcp_at) as u32);
-    store(segment, tcp_at + 16, pseudo);
+    let part = Part { index: at, tcp_len: segment.len() - tcp_at, last };
+    let packet = segment.get_mut(ETHERNET_LEN..).ok_or(BadOffload)?;
+    segment_headers(packet, gso, tcp_at - ETHERNET_LEN, part).ok_or(BadOffload)?;
     finish_checksum(segment, tcp_at, 16)
-}
-
-fn fix_ip(segment: &mut [u8], kind: GsoKind, tcp_at: usize, at: u16) {
-    match kind {
-        GsoKind::TcpV4 => {
-            let total = (segment.len() - ETHERNET_LEN) as u16;
-            store(segment, ETHERNET_LEN + 2, total);
-            let id = load(segment, ETHERNET_LEN + 4).wrapping_add(at);
-            store(segment, ETHERNET_LEN + 4, id);
-            store(segment, ETHERNET_LEN + 10, 0);
-            let sum = !fold(sum(&segment[ETHERNET_LEN..tcp_at]));
-            store(segment, ETHERNET_LEN + 10, sum);
-        }
-        GsoKind::TcpV6 => {
-            let payload = (segment.len() - ETHERNET_LEN - 40) as u16;
-            store(segment, ETHERNET_LEN + 4, payload);
-        }
-    }
-}
-
-fn fix_tcp(segment: &mut [u8], tcp_at: usize, ahead: u32, first: bool, last: bool) {
-    if let Some(sequence) = segment[tcp_at + 4..].first_chunk_mut::<4>() {
-        *sequence = u32::from_be_bytes(*sequence).wrapping_add(ahead).to_be_bytes();
-    }
-    if !first {
-        segment[tcp_at + 13] &= !CWR;
-    }
-    if !last {
-        segment[tcp_at + 13] &= !FIN_PSH;
-    }
-}
-
-/// Returns the sum of the pseudo header (RFC 9293 §3.1, RFC 8200 §8.1), folded and not inverted.
-fn pseudo_sum(header: &[u8], kind: GsoKind, tcp_len: u32) -> u16 {
-    let addresses = match kind {
-        GsoKind::TcpV4 => &header[ETHERNET_LEN + 12..ETHERNET_LEN + 20],
-        GsoKind::TcpV6 => &header[ETHERNET_LEN + 8..ETHERNET_LEN + 40],
-    };
-    fold(sum(addresses) + 6 + u64::from(tcp_len))
 }
 
 /// Completes the checksum whose field, `offset` bytes after `start`, holds the sum of the pseudo header.
@@ -125,30 +83,14 @@ pub(crate) fn finish_checksum(frame: &mut [u8], start: usize, offset: usize) -> 
     Ok(())
 }
 
-/// Returns the sum of the Internet checksum before folding (RFC 1071).
-fn sum(bytes: &[u8]) -> u64 {
-    let (pairs, rest) = bytes.as_chunks::<2>();
-    let odd = rest.first().map_or(0, |b| u64::from(*b) << 8);
-    pairs.iter().map(|p| u64::from(u16::from_be_bytes(*p))).sum::<u64>() + odd
-}
-
-fn fold(mut sum: u64) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
-}
-
-fn load(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
-}
-
 fn store(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
 #[cfg(test)]
 mod tests {
+    use csp_wire::checksum::{Checksum, checksum};
+
     use super::*;
 
     /// Returns Ethernet, IPv4 and TCP headers (54 bytes) and `payload` bytes, as the network node passes them
@@ -174,9 +116,11 @@ mod tests {
         let mut segments = Vec::new();
         for_each_segment(&mut frame, Some(offload), &mut |s| segments.push(s.to_vec())).unwrap();
         for segment in &segments {
-            assert_eq!(fold(sum(&segment[14..34])), 0xffff, "IPv4 header checksum");
-            let pseudo = pseudo_sum(&segment[..54], GsoKind::TcpV4, segment.len() as u32 - 34);
-            assert_eq!(fold(u64::from(pseudo) + sum(&segment[34..])), 0xffff, "TCP checksum");
+            assert_eq!(checksum(&segment[14..34]), 0, "IPv4 header checksum");
+            let len = segment.len() as u16 - 34;
+            let mut sum = Checksum::pseudo_v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, len);
+            sum.add(&segment[34..]);
+            assert!(sum.is_valid(), "TCP checksum");
         }
         segments
     }

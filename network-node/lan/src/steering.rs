@@ -5,10 +5,10 @@
 //! ([`csp_types::steering`]):
 //!
 //! ```text
-//!  TCP                                  (last 4 bytes of the source address + both ports) × 0x9e3779b1 >> 16, modulo workers
-//!  ICMP errors about TCP                                             the worker of the segments that the quoted one answers
-//!  ARP replies, neighbour advertisements, fragments of TCP                                                      every worker
-//!  everything else: other ARP, ICMP and fragments                                                                   worker 0
+//!  TCP, UDP                             (last 4 bytes of the source address + both ports) × 0x9e3779b1 >> 16, modulo workers
+//!  ICMP errors about TCP and UDP                                      the worker of the packets that the quoted one answers
+//!  ARP replies, neighbour advertisements, fragments of TCP and UDP                                              every worker
+//!  everything else: other ARP, ICMP, protocols and fragments                                                        worker 0
 //! ```
 //! Only the first fragment of a datagram has ports. Each worker therefore reassembles, and the owner of the
 //! flow processes the datagram.
@@ -26,6 +26,7 @@ const ETHERTYPE_V6: u16 = 0x86dd;
 const ETHERTYPE_ARP: u16 = 0x0806;
 const ARP_REPLY: u16 = 2;
 const TCP: u8 = 6;
+const UDP: u8 = 17;
 const ICMP_V6: u8 = 58;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const ICMP_V4: u8 = 1;
@@ -50,18 +51,18 @@ pub fn worker_of(frame: &[u8], workers: usize) -> usize {
 }
 
 /// Returns whether every worker receives this Ethernet frame, because nothing in it names the worker that
-/// needs it: an ARP reply, a neighbour advertisement, or a fragment of TCP. In IPv6 the fragment header
-/// follows the base header; fragments with other extension headers go to worker 0.
+/// needs it: an ARP reply, a neighbour advertisement, or a fragment of TCP or UDP. In IPv6 the fragment
+/// header follows the base header; fragments with other extension headers go to worker 0.
 pub fn is_shared(frame: &[u8]) -> bool {
     let Some(packet) = frame.get(ETHERNET_LEN..) else { return false };
     match ethertype(frame) {
         Some(ETHERTYPE_ARP) => half(packet, 6) == Some(ARP_REPLY),
         Some(ETHERTYPE_V4) => {
-            packet.get(9) == Some(&TCP) && half(packet, 6).is_some_and(|flags| flags & FRAGMENT != 0)
+            packet.get(9).is_some_and(has_ports) && half(packet, 6).is_some_and(|flags| flags & FRAGMENT != 0)
         }
         Some(ETHERTYPE_V6) => match (packet.get(6), packet.get(40)) {
             (Some(&ICMP_V6), Some(&kind)) => kind == NEIGHBOUR_ADVERTISEMENT,
-            (Some(&V6_FRAGMENT), Some(&TCP)) => {
+            (Some(&V6_FRAGMENT), Some(protocol)) if has_ports(protocol) => {
                 half(packet, 42).is_some_and(|offset| offset & V6_OFFSET_AND_MORE != 0)
             }
             _ => false,
@@ -77,6 +78,11 @@ pub(crate) fn is_fragment(frame: &[u8]) -> bool {
         Some(ETHERTYPE_V6) => frame.get(ETHERNET_LEN + 6) == Some(&V6_FRAGMENT),
         _ => false,
     }
+}
+
+/// Whether the packets of a protocol begin with ports, by which they are distributed.
+fn has_ports(protocol: &u8) -> bool {
+    matches!(*protocol, TCP | UDP)
 }
 
 fn ethertype(frame: &[u8]) -> Option<u16> {
@@ -106,10 +112,10 @@ fn hash_v4(packet: &[u8]) -> Option<u32> {
     }
     let at = header_len(packet)?;
     match *packet.get(9)? {
-        TCP => Some(hash_of(half(packet, at)?, word(packet, 12)?, half(packet, at + 2)?)),
+        TCP | UDP => Some(hash_of(half(packet, at)?, word(packet, 12)?, half(packet, at + 2)?)),
         ICMP_V4 if ERRORS_V4.contains(packet.get(at)?) => {
             let quoted = packet.get(at + usize::from(ICMP_LEN)..)?;
-            if *quoted.get(9)? != TCP || half(quoted, 6)? & FRAGMENT != 0 {
+            if !has_ports(quoted.get(9)?) || half(quoted, 6)? & FRAGMENT != 0 {
                 return None;
             }
             let at = header_len(quoted)?;
@@ -122,10 +128,10 @@ fn hash_v4(packet: &[u8]) -> Option<u32> {
 fn hash_v6(packet: &[u8]) -> Option<u32> {
     let at = usize::from(V6_LEN);
     match *packet.get(6)? {
-        TCP => Some(hash_of(half(packet, at)?, word(packet, 20)?, half(packet, at + 2)?)),
+        TCP | UDP => Some(hash_of(half(packet, at)?, word(packet, 20)?, half(packet, at + 2)?)),
         ICMP_V6 if *packet.get(at)? < INFORMATIONAL_V6 => {
             let quoted = packet.get(at + usize::from(ICMP_LEN)..)?;
-            if *quoted.get(6)? != TCP {
+            if !has_ports(quoted.get(6)?) {
                 return None;
             }
             Some(hash_of(half(quoted, at + 2)?, word(quoted, 36)?, half(quoted, at)?))

@@ -277,15 +277,16 @@ fn the_answers_to_a_connection_of_a_proxy_reach_the_worker_that_the_addresses_sa
 /// An ICMP error quotes what the cluster sent; its flow is that of the segments in the other direction.
 #[test]
 fn an_error_reaches_the_worker_that_has_the_flow() {
-    for number in 0..100 {
+    for (number, protocol) in (0..100).zip([6, 17].into_iter().cycle()) {
         let (peer, peer_port) = ([10, 9, 9, number], 5_000 + u16::from(number));
-        let segment = frame(0x0800, &v4(5, 6, 0, (peer, VIP), &ports(peer_port, 443)));
-        let quoted = v4(5, 6, 0, (VIP, peer), &ports(443, peer_port));
+        let segment = frame(0x0800, &v4(5, protocol, 0, (peer, VIP), &ports(peer_port, 443)));
+        let quoted = v4(5, protocol, 0, (VIP, peer), &ports(443, peer_port));
         let error = [&[3, 4, 0, 0, 0, 0, 5, 0][..], &quoted].concat();
         let error = frame(0x0800, &v4(5, 1, 0, ([10, 9, 7, 1], VIP), &error));
         assert_eq!(worker_of(&segment, 5), worker_of(&error, 5));
-        let segment = frame(0x86dd, &v6(6, (number, 99), &ports(peer_port, 443)));
-        let error = [&[2, 0, 0, 0, 0, 0, 5, 0][..], &v6(6, (99, number), &ports(443, peer_port))].concat();
+        let segment = frame(0x86dd, &v6(protocol, (number, 99), &ports(peer_port, 443)));
+        let error =
+            [&[2, 0, 0, 0, 0, 0, 5, 0][..], &v6(protocol, (99, number), &ports(443, peer_port))].concat();
         assert_eq!(worker_of(&segment, 5), worker_of(&frame(0x86dd, &v6(58, (7, 99), &error)), 5));
     }
 }
@@ -312,17 +313,19 @@ fn every_worker_receives_what_is_shared(kind: Kind, test: &str) {
         advertisement(136),
         advertisement(135),
         arp(2),
-        // Of TCP, the first and a later one; of UDP.
+        // Of TCP, the first and a later one; of UDP; of ICMP, which the first worker receives.
         fragment(0x20, 6),
         fragment(0, 6),
         fragment(0x20, 17),
+        fragment(0x20, 1),
         // The same, and a fragment header of a whole packet.
         fragment_v6(6, 1),
         fragment_v6(6, 8),
         fragment_v6(17, 1),
+        fragment_v6(58, 1),
         fragment_v6(6, 0),
     ];
-    const SHARED: usize = 7;
+    const SHARED: usize = 9;
     for frame in &sent {
         peer.transmitter.transmit(&[frame], None).unwrap();
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use csp_api::network::{Forwarded, ForwardedServer};
 use csp_policy::{AllDown, Policy, Server, ServerCheck, Service};
-use csp_types::{OwnedAddresses, Transport};
+use csp_types::{Encapsulation, OwnedAddresses, Transport};
 use tokio::sync::Notify;
 
 use crate::core::{ForwardCounts, Pool, PoolServer, Pools, ServerView};
@@ -48,6 +48,7 @@ struct Forwarding {
     protocol: Transport,
     servers: Vec<(IpAddr, u16, bool)>,
     all_down: AllDown,
+    tunnel: Option<Encapsulation>,
     check: Option<ServerCheck>,
 }
 
@@ -60,6 +61,7 @@ impl Forwarding {
             protocol: service.protocol.into(),
             servers: service.pool.iter().filter_map(server).collect(),
             all_down: service.servers.all_down,
+            tunnel: service.servers.tunnel.map(Encapsulation::from),
             check: service.servers.check.clone(),
         }
     }
@@ -194,8 +196,9 @@ impl Servers {
             let (counts, found, far) =
                 known.and_then(|known| sums.get(&known.id)).copied().unwrap_or_default();
             let down = known.and_then(|known| known.health.down.clone());
-            let down =
-                down.or_else(|| far.then(|| "behind a router: only a server on the LAN gets packets".into()));
+            let down = down.or_else(|| {
+                far.then(|| "behind a router: without a `tunnel` only servers on the LAN get packets".into())
+            });
             let down = down.or_else(|| (!found).then(|| "its Ethernet address is not known".into()));
             ForwardedServer {
                 address,
@@ -232,12 +235,19 @@ impl State {
                 |(address, weight, backup): &(IpAddr, u16, bool)| !backup && *weight > 0 && is_up(*address);
             let primary = service.servers.iter().any(serves);
             let any = service.servers.iter().any(|(address, weight, _)| *weight > 0 && is_up(*address));
+            let tunnel = service.tunnel;
             let all = !any && service.all_down == AllDown::Serve;
             let server = |(address, weight, backup): &(IpAddr, u16, bool)| {
                 let known = self.known.get(&service.key(*address))?;
                 // A backup keeps the flows that it got, when it is no longer needed.
                 let weight = if *backup && (primary || all) { 0 } else { *weight };
-                Some(PoolServer { id: known.id, address: *address, weight, up: all || is_up(*address) })
+                Some(PoolServer {
+                    id: known.id,
+                    address: *address,
+                    tunnel,
+                    weight,
+                    up: all || is_up(*address),
+                })
             };
             Pool::new(service.end, service.protocol, service.servers.iter().filter_map(server).collect())
         };

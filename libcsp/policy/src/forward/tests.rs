@@ -87,6 +87,16 @@ fn what_cannot_be_forwarded_is_refused_with_its_reason() {
             "services[0].vip: the LAN is asked for the servers in the name of an egress address, and there is no IPv4 one",
         ),
         ("address: 10.76.0.101", "address: 10.76.0.102", "services[0].vip: 10.76.0.102 is an egress address"),
+        (
+            "    port: 53\n    pool",
+            "    port: 53\n    servers: {tunnel: ipip}\n    pool",
+            "services[1].servers.tunnel: tunnels",
+        ),
+        (
+            "all_down: serve,",
+            "tunnel: gre,",
+            "services[0].servers.tunnel: `gre` is not known; allowed are ipip, gue",
+        ),
         ("via: network", "via: both", "services[0].via: `both` is not known; allowed are proxy, network"),
     ] {
         let text = POLICY.replacen(from, to, 1);
@@ -94,4 +104,17 @@ fn what_cannot_be_forwarded_is_refused_with_its_reason() {
         let error = Policy::parse_yaml(&text, "policy.yaml").unwrap_err().to_string();
         assert!(error.contains(problem), "{problem}\n{error}");
     }
+}
+
+#[test]
+fn a_tunnel_leads_to_servers_of_either_family() {
+    let text = POLICY.replace("all_down: serve,", "tunnel: gue,").replace("10.76.0.201", "2001:db8::201");
+    let error = Policy::parse_yaml(&text, "policy.yaml").unwrap_err().to_string();
+    assert!(error.contains("services[0].vip: the LAN is asked for the servers in the name of an egress address, and there is no IPv6 one"), "{error}");
+    let egress = "egress:\n  - {address: 2001:db8::101, destinations: [2001:db8:9::/48]}\n";
+    let policy = Policy::parse_yaml(&text.replace("egress:\n", egress), "policy.yaml").unwrap();
+    assert_eq!(Policy::from_json(&policy.to_json(), "").unwrap(), policy);
+    let mut plain = policy.clone();
+    plain.services[0].servers.tunnel = None;
+    assert_eq!(policy.diff(&plain), ["~ service dns: servers.tunnel gue -> none"]);
 }

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use csp_classify::{BACKENDS_MAX, Maglev};
-use csp_types::Transport;
+use csp_types::{Encapsulation, Transport};
 
 /// Largest number of servers of a pool.
 pub const POOL_SERVERS_MAX: usize = BACKENDS_MAX;
@@ -14,8 +14,10 @@ pub const POOL_SERVERS_MAX: usize = BACKENDS_MAX;
 pub struct PoolServer {
     /// Identifies the server for as long as the daemon lives: the control thread gives a number once.
     pub id: u32,
-    /// Its address on the LAN.
+    /// Its address: on the LAN, unless a tunnel leads there.
     pub address: IpAddr,
+    /// How packets to it are packed; `None`: they are not.
+    pub tunnel: Option<Encapsulation>,
     /// Its share of new flows, relative to the others'; 0: none.
     pub weight: u16,
     /// Whether it gets packets. One that is down keeps no flow.
@@ -120,6 +122,7 @@ mod tests {
         let server = |id: u32, last: u8| PoolServer {
             id,
             address: IpAddr::from([10, 76, 0, last]),
+            tunnel: None,
             weight: last.into(),
             up: true,
         };

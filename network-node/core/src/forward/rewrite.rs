@@ -1,5 +1,5 @@
-//! What changes in a packet on its way to a server of the LAN: Ethernet addresses and the time to live. The
-//! server has the service's address, too, and answers the client itself.
+//! What changes in a packet on its way to a server: Ethernet addresses and the time to live. The server has
+//! the service's address, too, and answers the client itself.
 
 use csp_types::MacAddr;
 use csp_wire::checksum::{self, Checksum, checksum};
@@ -9,9 +9,10 @@ use csp_wire::{ethernet, ipv4, ipv6, tcp};
 use super::super::api::{NetworkOutput, PortId};
 use super::Arrived;
 
-/// Longest start of a frame that is copied: Ethernet header, IP headers of at most 122 bytes, TCP header
-/// without options.
-const HEAD_LEN_MAX: usize = ethernet::HEADER_LEN + 122 + tcp::HEADER_LEN_MIN;
+/// Longest IP headers of a packet that is sent on.
+pub(super) const IP_HEADERS_LEN_MAX: usize = 122;
+/// Longest start of a frame that is copied: Ethernet header, IP headers, TCP header without options.
+const HEAD_LEN_MAX: usize = ethernet::HEADER_LEN + IP_HEADERS_LEN_MAX + tcp::HEADER_LEN_MIN;
 const TCP_CHECKSUM_AT: usize = 16;
 const TTL_V4: usize = 8;
 const HOP_LIMIT_V6: usize = 7;
@@ -31,10 +32,29 @@ pub(super) enum Refused {
     Malformed,
 }
 
-/// Where a packet is sent.
+/// Takes the frames that a packet becomes: its changed start, from the Ethernet header on, and the rest.
+pub(super) trait Frames {
+    fn frame(&mut self, head: &[u8], rest: &[u8], offload: Option<TxOffload>) -> Result<(), Refused>;
+}
+
+/// Frames that go on as they are.
+pub(super) struct Direct<'a, O> {
+    pub(super) port: PortId,
+    pub(super) out: &'a mut O,
+}
+
+impl<O: NetworkOutput> Frames for Direct<'_, O> {
+    #[inline]
+    fn frame(&mut self, head: &[u8], rest: &[u8], offload: Option<TxOffload>) -> Result<(), Refused> {
+        self.out.lan(self.port, &[head, rest], offload);
+        Ok(())
+    }
+}
+
+/// How a packet is sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way {
-    pub(super) port: PortId,
+    /// Longest IP packet.
     pub(super) mtu: u16,
     pub(super) source_mac: MacAddr,
     pub(super) destination_mac: MacAddr,
@@ -51,7 +71,7 @@ struct Head {
 }
 
 /// Sends the packet to a server.
-pub(super) fn send(arrived: &Arrived<'_>, way: &Way, out: &mut impl NetworkOutput) -> Result<(), Refused> {
+pub(super) fn send(arrived: &Arrived<'_>, way: &Way, out: &mut impl Frames) -> Result<(), Refused> {
     let frame = arrived.frame.bytes.get(..ethernet::HEADER_LEN + arrived.packet.len());
     let frame = frame.ok_or(Refused::Malformed)?;
     let mut head = head_of(arrived, frame, way)?;
@@ -59,8 +79,7 @@ pub(super) fn send(arrived: &Arrived<'_>, way: &Way, out: &mut impl NetworkOutpu
     let (_, rest) = frame.split_at(head.len);
     let longest = longest_packet(arrived, offload);
     if longest <= usize::from(way.mtu) {
-        out.lan(way.port, &[&head.bytes[..head.len], rest], offload);
-        return Ok(());
+        return out.frame(&head.bytes[..head.len], rest, offload);
     }
     match (arrived.packet[0] >> 4, offload) {
         (4, None) => fragments_v4(arrived, &head, way, out),
@@ -128,12 +147,7 @@ fn offload(arrived: &Arrived<'_>, head: &mut Head) -> Result<Option<TxOffload>, 
 
 /// Sends a datagram that came in fragments in fragments again (RFC 791 §2.3).
 #[cold]
-fn fragments_v4(
-    arrived: &Arrived<'_>,
-    head: &Head,
-    way: &Way,
-    out: &mut impl NetworkOutput,
-) -> Result<(), Refused> {
+fn fragments_v4(arrived: &Arrived<'_>, head: &Head, way: &Way, out: &mut impl Frames) -> Result<(), Refused> {
     let at = ethernet::HEADER_LEN + arrived.header_len;
     let (mut headers, data) = (head.bytes, &arrived.packet[arrived.header_len..]);
     let headers = headers.get_mut(..at).ok_or(Refused::Malformed)?;
@@ -152,7 +166,7 @@ fn fragments_v4(
         ip[10..12].fill(0);
         let field = checksum(ip);
         ip[10..12].copy_from_slice(&field.to_be_bytes());
-        out.lan(way.port, &[headers, bytes], None);
+        out.frame(headers, bytes, None)?;
     }
     Ok(())
 }
@@ -160,12 +174,7 @@ fn fragments_v4(
 /// As [`fragments_v4`], with a fragment header behind the base header (RFC 8200 §4.5). Options for each hop
 /// would have to stay in front of it: such a packet is refused.
 #[cold]
-fn fragments_v6(
-    arrived: &Arrived<'_>,
-    head: &Head,
-    way: &Way,
-    out: &mut impl NetworkOutput,
-) -> Result<(), Refused> {
+fn fragments_v6(arrived: &Arrived<'_>, head: &Head, way: &Way, out: &mut impl Frames) -> Result<(), Refused> {
     const HEADERS_LEN: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN + FRAGMENT_HEADER_LEN;
     let base = head.bytes.get(..ethernet::HEADER_LEN + ipv6::HEADER_LEN).ok_or(Refused::Malformed)?;
     let next = base[ethernet::HEADER_LEN + NEXT_HEADER_V6];
@@ -185,7 +194,7 @@ fn fragments_v6(
         headers[ethernet::HEADER_LEN + 4..ethernet::HEADER_LEN + 6].copy_from_slice(&len.to_be_bytes());
         let place = (part * room) as u16 | more;
         headers[base.len() + 2..base.len() + 4].copy_from_slice(&place.to_be_bytes());
-        out.lan(way.port, &[&headers, bytes], None);
+        out.frame(&headers, bytes, None)?;
     }
     Ok(())
 }

@@ -17,13 +17,13 @@ use csp_wire::{arp, ipv4, ipv6};
 use super::fixture::*;
 use crate::*;
 
-const WEB: &str = "10.76.0.102:80";
-const DNS: &str = "10.76.0.102:53";
-const DNS6: &str = "[2001:db8::102]:53";
+pub(super) const WEB: &str = "10.76.0.102:80";
+pub(super) const DNS: &str = "10.76.0.102:53";
+pub(super) const DNS6: &str = "[2001:db8::102]:53";
 const UDP: u8 = 17;
 
 fn server(id: u32) -> PoolServer {
-    PoolServer { id, address: IpAddr::from([10, 76, 0, 200 + id as u8]), weight: 1, up: true }
+    PoolServer { id, address: IpAddr::from([10, 76, 0, 200 + id as u8]), tunnel: None, weight: 1, up: true }
 }
 
 fn server6(id: u32) -> PoolServer {
@@ -35,7 +35,7 @@ fn mac_of(server: &PoolServer) -> MacAddr {
     MacAddr([2, 0, 0, 0, u8::from(server.address.is_ipv6()) + 1, server.id as u8])
 }
 
-fn udp_packet(source: &str, destination: &str, data: &[u8]) -> Vec<u8> {
+pub(super) fn udp_packet(source: &str, destination: &str, data: &[u8]) -> Vec<u8> {
     let (from, to): (SocketAddr, SocketAddr) = (source.parse().unwrap(), destination.parse().unwrap());
     let mut bytes = Vec::new();
     bytes.extend(from.port().to_be_bytes());
@@ -64,7 +64,11 @@ fn forwarding(servers: &[PoolServer]) -> Fixture {
 }
 
 fn forwarding_on(port: PortConfig, servers: &[PoolServer]) -> Fixture {
-    let mut f = Fixture::with(CoreConfig::new(vec![port], (1, 2)));
+    forwarding_by(CoreConfig::new(vec![port], (1, 2)), servers)
+}
+
+fn forwarding_by(config: CoreConfig, servers: &[PoolServer]) -> Fixture {
+    let mut f = Fixture::with(config);
     let servers6: Vec<PoolServer> = servers.iter().map(|s| server6(s.id + 100)).collect();
     let before = f.core.classifier.addresses().to_vec();
     let services = [VIP.parse().unwrap(), VIP6.parse().unwrap()];
@@ -80,8 +84,11 @@ fn forwarding_on(port: PortConfig, servers: &[PoolServer]) -> Fixture {
 
 /// Has a server answer the request for its Ethernet address.
 fn answer(f: &mut Fixture, server: &PoolServer) {
-    let mac = mac_of(server);
-    match server.address {
+    neighbour_answers(f, server.address, mac_of(server));
+}
+
+pub(super) fn neighbour_answers(f: &mut Fixture, address: IpAddr, mac: MacAddr) {
+    match address {
         IpAddr::V4(address) => {
             let request = arp::Repr::request(OUR_MAC, [10, 76, 0, 101].into(), address);
             let mut packet = [0; arp::PACKET_LEN];
@@ -109,7 +116,7 @@ fn forwarded(f: &mut Fixture) -> (MacAddr, Option<TxOffload>, Vec<u8>) {
     (frame.destination(), offload, frame.payload().to_vec())
 }
 
-fn with_ttl(packet: &[u8], less: u8) -> Vec<u8> {
+pub(super) fn with_ttl(packet: &[u8], less: u8) -> Vec<u8> {
     let mut packet = packet.to_vec();
     if packet[0] >> 4 == 6 {
         packet[7] -= less;
@@ -373,6 +380,33 @@ fn a_datagram_in_fragments_goes_on_in_fragments() {
         let server = if v6 { server6(101) } else { server(1) };
         assert!(sent.iter().all(|frame| frame[..6] == mac_of(&server).0));
     }
+}
+
+/// All workers receive the fragments of a datagram, and the one that receives the flow's other datagrams
+/// forwards it.
+#[test]
+fn one_worker_forwards_a_datagram_in_fragments() {
+    let mut workers = [0, 1, 2].map(|worker| {
+        let config = CoreConfig::new(vec![PortConfig::new(OUR_MAC, 1500)], (1, 2));
+        forwarding_by(CoreConfig { worker, workers: 3, ..config }, &[server(1)])
+    });
+    let mut used = [0; 3];
+    for port in 2_000..2_030 {
+        let v6 = format!("[2001:db8::1]:{port}");
+        for (from, to) in [(client(port), DNS), (v6, DNS6)] {
+            let packet = udp_packet(&from, to, &[1; 3_000]);
+            let tuple = csp_types::FourTuple { local: to.parse().unwrap(), remote: from.parse().unwrap() };
+            let owner = usize::from(csp_types::steering::worker_of(&tuple, 3));
+            used[owner] += 1;
+            for (at, f) in workers.iter_mut().enumerate() {
+                for frame in super::fragments::in_fragments(&packet, &[1_024, 2_048]) {
+                    f.frame(&frame);
+                }
+                assert_eq!(f.out.lan.drain(..).count(), if at == owner { 3 } else { 0 }, "{from}");
+            }
+        }
+    }
+    assert!(used.iter().all(|count| *count > 5), "{used:?}");
 }
 
 #[test]

@@ -355,7 +355,7 @@ fn next_headers_that_differ_cost_no_datagram() {
         let mut frames: Vec<_> =
             parts(&packet, &[64, 128]).into_iter().map(|p| fragment(&packet, 1, p)).collect();
         for (at, frame) in frames.iter_mut().enumerate().skip(1) {
-            frame[NEXT_HEADER] = if at == odd { 17 } else { TCP };
+            frame[NEXT_HEADER] = if at == odd { 132 } else { TCP };
         }
         assert_eq!(frames.iter().filter(|frame| frame[NEXT_HEADER] == TCP).count(), 2);
         frames.rotate_left(number / 3 % 3);

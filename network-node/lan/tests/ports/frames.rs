@@ -97,8 +97,10 @@ pub fn frames() -> Vec<Vec<u8>> {
             (80, 5, 0x40, 6),
             (49_151, 6, 0, 6),
             (49_152, 5, 0, 6),
-            (80, 5, 0x20, 17),
-            (80, 5, 0, 17),
+            (80, 5, 0x20, 132),
+            (80, 5, 0, 132),
+            (80, 5, 0x40, 17),
+            (60_001, 6, 0, 17),
             (80, 15, 0, 6),
         ] {
             let packet = v4(header_words, protocol, fragment, (peer, VIP), &ports(peer_port, port));
@@ -109,7 +111,7 @@ pub fn frames() -> Vec<Vec<u8>> {
                 frames.push(frame(0x0800, &v4(header_words, 1, 0, ([10, 9, 7, 1], VIP), &error)));
             }
         }
-        for (port, next) in [(80, 6), (60_000, 6), (80, 58)] {
+        for (port, next) in [(80, 6), (60_000, 6), (80, 17), (80, 132), (80, 58)] {
             frames.push(frame(0x86dd, &v6(next, (number, 99), &ports(peer_port, port))));
             let quoted = v6(next, (99, number), &ports(port, peer_port));
             for kind in [1, 3, 128] {

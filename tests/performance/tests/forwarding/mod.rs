@@ -49,7 +49,8 @@ impl Forwarding {
         };
         let (mut core, mut out) = (NetworkCore::new(config), Counter::default());
         let address = |id: u32| Ipv4Addr::new(10, 76, 0, 200 + id as u8);
-        let server = |id: u32| PoolServer { id, address: IpAddr::V4(address(id)), weight: 1, up: true };
+        let server =
+            |id: u32| PoolServer { id, address: IpAddr::V4(address(id)), tunnel: None, weight: 1, up: true };
         let pool = Pool::new(SocketAddr::new(VIP.into(), 80), Transport::Tcp, vec![server(1), server(2)]);
         let pools = Arc::new(Pools::new(1, vec![pool]));
         let mut rules = RuleSet::new(16, &[], &[], pools.clone(), &[], &[VIP.into()]).unwrap();

@@ -2,6 +2,8 @@
 //! address and answer clients themselves.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
+mod behind;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
@@ -66,10 +68,7 @@ struct Server {
 impl Server {
     /// Joins a host to the LAN at `10.76.0.<last>`.
     fn join(cluster: &Cluster, name: &'static str, last: u8) -> Self {
-        let host = Host::new(&format!("fwd{}", std::process::id()), name).unwrap();
-        let port = format!("to-{name}");
-        host.join("lan0", &cluster.client, &port).unwrap();
-        cluster.client.ip(&["link", "set", &port, "master", "lan"]).unwrap();
+        let host = join_lan(cluster, name);
         // docs/forwarding.md tells operators to set this: the server neither answers ARP for the shared
         // address nor asks from it.
         for setting in ["all.arp_ignore=1", "all.arp_announce=2"] {
@@ -112,6 +111,15 @@ impl Server {
         let listens = || self.host.output("sh", &["-c", &both]).unwrap().status.success().then_some(());
         wait_until("a server of the LAN", SERVING_DEADLINE, listens).unwrap();
     }
+}
+
+/// Joins a host to the LAN, without an address.
+fn join_lan(cluster: &Cluster, name: &str) -> Host {
+    let host = Host::new(&format!("fwd{}", std::process::id()), name).unwrap();
+    let port = format!("to-{name}");
+    host.join("lan0", &cluster.client, &port).unwrap();
+    cluster.client.ip(&["link", "set", &port, "master", "lan"]).unwrap();
+    host
 }
 
 /// The client's end of the LAN becomes a bridge, so that there is room for servers.
@@ -181,15 +189,15 @@ fn both_answer(counts: &BTreeMap<String, u32>, requests: u32) {
     assert!(of("first") > requests / 6 && of("second") > requests / 6, "{counts:?}");
 }
 
-fn bytes_in_both_directions(cluster: &Cluster) {
+fn bytes_in_both_directions(cluster: &Cluster, address: &str) {
     let into = cluster.scratch().join("got");
     let shown = into.display().to_string();
-    let url = |path: &str| format!("http://{SHARED}:{HTTP}/{path}");
-    cluster.client.run("curl", &["-sS", "-m", "60", "-o", &shown, &url("big")]).unwrap();
+    let url = |path: &str| format!("http://{address}:{HTTP}/{path}");
+    cluster.client.run("curl", &["-sSg", "-m", "60", "-o", &shown, &url("big")]).unwrap();
     assert!(fs::read(&into).unwrap() == testing::pattern(FILE_LEN), "the download differs");
-    let file = format!("@{}", cluster.scratch().join("first/big").display());
+    let file = format!("@{}", into.display());
     let out =
-        cluster.client.run("curl", &["-sS", "-m", "60", "--data-binary", &file, &url("length")]).unwrap();
+        cluster.client.run("curl", &["-sSg", "-m", "60", "--data-binary", &file, &url("length")]).unwrap();
     assert_eq!(out.trim(), FILE_LEN.to_string(), "the upload arrives");
 }
 
@@ -254,6 +262,7 @@ fn asks(cluster: &Cluster, requests: u32) -> BTreeMap<String, u32> {
 #[test]
 fn packets_are_forwarded_to_servers_that_answer_themselves() {
     let Some(mut cluster) = testing::lay_out("forward") else { return };
+    cluster.set_workers(Tier::NetworkNode, 3).unwrap();
     widen_lan(&cluster);
     cluster.serve().unwrap();
     let mut first = Server::join(&cluster, "first", 201);
@@ -267,7 +276,7 @@ fn packets_are_forwarded_to_servers_that_answer_themselves() {
     both_answer(&answers(&cluster, SHARED, 60), 60);
     both_answer(&answers(&cluster, &format!("[{SHARED6}]"), 30), 30);
     both_answer(&asks(&cluster, 40), 40);
-    bytes_in_both_directions(&cluster);
+    bytes_in_both_directions(&cluster, SHARED);
     a_dead_server(&cluster, &mut first);
     a_server_that_drains(&cluster);
     drop((first, second));

@@ -1,0 +1,195 @@
+//! Packets in packets, for servers behind routers: IP in IP (RFC 2003, RFC 2473, RFC 4213 §3), or GUE, which
+//! routers and network cards spread over paths and queues by its UDP port (draft-ietf-intarea-gue-09).
+//!
+//! ```text
+//!  Ethernet │ IP: egress address ─▶ server │ (GUE: UDP, 4 bytes) │ the client's packet, TTL one less
+//! ```
+//! A frame that represents several segments is cut here: devices cut packets in tunnels only if drivers tell
+//! them, which raw sockets cannot. Transport checksums that are left to the port stay so.
+
+use std::net::IpAddr;
+
+use csp_types::{Encapsulation, MacAddr};
+use csp_wire::checksum::Checksum;
+use csp_wire::offload::{Gso, TxOffload};
+use csp_wire::segmentation::{Part, segment_headers};
+use csp_wire::{Ecn, ethernet, ipv4, ipv6, tcp};
+
+use super::super::api::{NetworkOutput, PortId};
+use super::super::emit::{Headers, IpFields, Route, TTL};
+use super::hops::Outer;
+use super::rewrite::{Frames, IP_HEADERS_LEN_MAX, Refused};
+
+/// Protocol numbers of IPv4 and IPv6 in IP, and of UDP.
+const IPV4_IN_IP: u8 = 4;
+const IPV6_IN_IP: u8 = 41;
+const UDP: u8 = 17;
+/// Port of GUE (draft-ietf-intarea-gue-09 §7.1).
+const GUE_PORT: u16 = 6_080;
+/// The source port tells flows apart: the dynamic range (§5.6 of the draft).
+const SOURCE_PORTS_FROM: u16 = 49_152;
+const UDP_HEADER_LEN: usize = 8;
+const GUE_HEADER_LEN: usize = 4;
+const GUE_LEN: usize = UDP_HEADER_LEN + GUE_HEADER_LEN;
+const TCP_CHECKSUM_AT: u16 = 16;
+
+/// Returns by how many bytes packets grow.
+pub(super) fn overhead(outer: &Outer) -> u16 {
+    let ip = if outer.destination.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+    let gue = if outer.encapsulation == Encapsulation::Gue { GUE_LEN } else { 0 };
+    (ip + gue) as u16
+}
+
+/// Packs frames into packets to a server.
+pub(super) struct Tunnel<'a, O> {
+    pub(super) port: PortId,
+    pub(super) outer: Outer,
+    /// Of the flow.
+    pub(super) hash: u16,
+    pub(super) out: &'a mut O,
+}
+
+/// A packet that is packed.
+struct Inner<'a> {
+    head: &'a [u8],
+    rest: &'a [u8],
+    /// Start and position of a checksum that is left to the port, from the start of the packet.
+    checksum: Option<(u16, u16)>,
+}
+
+impl Inner<'_> {
+    fn len(&self) -> usize {
+        self.head.len() + self.rest.len()
+    }
+
+    fn is_v4(&self) -> bool {
+        self.head.first().is_some_and(|byte| byte >> 4 == 4)
+    }
+
+    /// The mark of congestion goes into the outer header (RFC 6040 §4.1), from which the other end of the
+    /// tunnel takes it.
+    fn ecn(&self) -> Ecn {
+        match *self.head {
+            [_, field, ..] if self.is_v4() => Ecn::from_bits(field),
+            [_, field, ..] => Ecn::from_bits(field >> 4),
+            _ => Ecn::NotEct,
+        }
+    }
+
+    /// Returns the sum over the whole packet, as it will be once the port has completed the checksum: what
+    /// the checksum covers then adds up to the inverse of the pseudo header's sum, which its field holds now.
+    fn sum(&self) -> Option<Checksum> {
+        let mut sum = Checksum::new();
+        let Some((start, offset)) = self.checksum else {
+            sum.add(self.head);
+            sum.add(self.rest);
+            return Some(sum);
+        };
+        sum.add(self.head.get(..start.into())?);
+        let field = self.head.get(usize::from(start) + usize::from(offset)..)?.first_chunk()?;
+        sum.add_u16(!u16::from_be_bytes(*field));
+        Some(sum)
+    }
+}
+
+impl<O: NetworkOutput> Frames for Tunnel<'_, O> {
+    fn frame(&mut self, head: &[u8], rest: &[u8], offload: Option<TxOffload>) -> Result<(), Refused> {
+        let (link, head) = head.split_at_checked(ethernet::HEADER_LEN).ok_or(Refused::Malformed)?;
+        let link = ethernet::Frame::parse(link).map_err(|_| Refused::Malformed)?;
+        let ends = (link.source(), link.destination());
+        let Some(offload) = offload else {
+            return self.packet(ends, &Inner { head, rest, checksum: None });
+        };
+        let start =
+            offload.checksum_start.checked_sub(ethernet::HEADER_LEN as u16).ok_or(Refused::Malformed)?;
+        match offload.gso {
+            Some(gso) => {
+                let headers_len = usize::from(offload.header_len).saturating_sub(ethernet::HEADER_LEN);
+                self.segments(ends, (head, rest), (gso, start, headers_len))
+            }
+            None => {
+                self.packet(ends, &Inner { head, rest, checksum: Some((start, offload.checksum_offset)) })
+            }
+        }
+    }
+}
+
+impl<O: NetworkOutput> Tunnel<'_, O> {
+    /// Cuts a packet that represents several segments.
+    fn segments(
+        &mut self,
+        ends: (MacAddr, MacAddr),
+        (head, rest): (&[u8], &[u8]),
+        (gso, tcp_at, headers_len): (Gso, u16, usize),
+    ) -> Result<(), Refused> {
+        let mut whole = [0; IP_HEADERS_LEN_MAX + tcp::HEADER_LEN_MAX];
+        let whole = whole.get_mut(..headers_len).ok_or(Refused::Malformed)?;
+        let (start, options) = whole.split_at_mut_checked(head.len()).ok_or(Refused::Malformed)?;
+        let (more, data) = rest.split_at_checked(options.len()).ok_or(Refused::Malformed)?;
+        start.copy_from_slice(head);
+        options.copy_from_slice(more);
+        let size = usize::from(gso.segment_size).max(1);
+        let last = data.len().div_ceil(size).checked_sub(1).ok_or(Refused::Malformed)?;
+        for (index, data) in data.chunks(size).enumerate() {
+            let mut headers = [0; IP_HEADERS_LEN_MAX + tcp::HEADER_LEN_MAX];
+            let headers = &mut headers[..headers_len];
+            headers.copy_from_slice(whole);
+            let tcp_len = headers_len.saturating_sub(tcp_at.into()) + data.len();
+            let part = Part { index, tcp_len, last: index == last };
+            segment_headers(headers, gso, tcp_at.into(), part).ok_or(Refused::Malformed)?;
+            let checksum = Some((tcp_at, TCP_CHECKSUM_AT));
+            self.packet(ends, &Inner { head: headers, rest: data, checksum })?;
+        }
+        Ok(())
+    }
+
+    fn packet(
+        &mut self,
+        (source_mac, destination_mac): (MacAddr, MacAddr),
+        inner: &Inner<'_>,
+    ) -> Result<(), Refused> {
+        let Outer { encapsulation, source, destination } = self.outer;
+        let route = Route { port: self.port, source_mac, destination_mac, source, destination };
+        let ip_protocol = if inner.is_v4() { IPV4_IN_IP } else { IPV6_IN_IP };
+        let (protocol, gue_len) = match encapsulation {
+            Encapsulation::IpIp => (ip_protocol, 0),
+            Encapsulation::Gue => (UDP, GUE_LEN),
+        };
+        // Not to be cut on its way: any identification is valid (RFC 6864 §4.1).
+        let fields = IpFields { protocol, ttl: TTL, ecn: inner.ecn(), identification: 0 };
+        let headers = Headers::new(&route, fields, gue_len + inner.len()).ok_or(Refused::Malformed)?;
+        let headers = headers.as_slice();
+        let gue = match encapsulation {
+            Encapsulation::IpIp => [0; GUE_LEN],
+            Encapsulation::Gue => self.gue(ip_protocol, inner).ok_or(Refused::Malformed)?,
+        };
+        let before = headers.len() + gue_len;
+        let offload = inner.checksum.map(|(start, checksum_offset)| TxOffload {
+            checksum_start: start + before as u16,
+            checksum_offset,
+            gso: None,
+            header_len: start + before as u16,
+        });
+        self.out.lan(self.port, &[headers, &gue[..gue_len], inner.head, inner.rest], offload);
+        Ok(())
+    }
+
+    /// Returns the headers of UDP and GUE. Over IPv4 there is no UDP checksum: the packet has its own.
+    fn gue(&self, ip_protocol: u8, inner: &Inner<'_>) -> Option<[u8; GUE_LEN]> {
+        let len = u16::try_from(GUE_LEN + inner.len()).ok()?;
+        let mut bytes = [0; GUE_LEN];
+        bytes[..2].copy_from_slice(&(SOURCE_PORTS_FROM | self.hash).to_be_bytes());
+        bytes[2..4].copy_from_slice(&GUE_PORT.to_be_bytes());
+        bytes[4..6].copy_from_slice(&len.to_be_bytes());
+        // Version 0, no further words, an IP packet, no flags.
+        bytes[UDP_HEADER_LEN + 1] = ip_protocol;
+        if let IpAddr::V6(_) = self.outer.destination {
+            let mut sum = Checksum::pseudo(self.outer.source, self.outer.destination, UDP, len.into())?;
+            sum.add(&bytes);
+            sum.add_u16(inner.sum()?.partial());
+            let field = sum.finish();
+            bytes[6..8].copy_from_slice(&(if field == 0 { u16::MAX } else { field }).to_be_bytes());
+        }
+        Some(bytes)
+    }
+}
