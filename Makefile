@@ -25,7 +25,7 @@ PACKAGES_FORMATS := default-jdk-headless maven
 PACKAGES_STREAMS := python3-venv
 PACKAGES_FILTER := redis-server redis-tools
 # What is compared with, beside nginx.
-PACKAGES_COMPARE := haproxy libnginx-mod-stream
+PACKAGES_COMPARE := haproxy libnginx-mod-stream keepalived
 PACKAGES_CPYTHON := $(if $(filter 12,$(DEBIAN)),python3.11 libpython3.11-testsuite,python3.13 libpython3.13-testsuite)
 # Compilers and checkers of the C API's tests.
 # What makes packages: debhelper, and manual pages from --help.
@@ -172,9 +172,9 @@ test-faults: packages-test ## daemons and programs killed, stopped and crowded: 
 	$(CARGO) test --release --locked -p csp-context --test program $(FEATURES) -- --ignored --nocapture
 
 .PHONY: test-front
-test-front: packages-test ## network nodes of one LAN that take over from each other: killed, stopped, cables pulled, drained, busy; two at once behind a router (ECMP); times and connections (root, an idle machine, 9 minutes; ROUNDS=20 SECONDS=600)
+test-front: packages-test packages-compare ## network nodes of one LAN that take over from each other: killed, stopped, cables pulled, drained, busy; two at once behind a router (ECMP); times and connections; keepalived with HAProxy beside it (root, an idle machine, 16 minutes; ROUNDS=20 SECONDS=600)
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
-	ROUNDS=$(ROUNDS) SECONDS=$(SECONDS) $(CARGO) test --release --locked -p csp-cluster --test takeover --test ecmp $(FEATURES) -- --ignored --nocapture --test-threads 1
+	ROUNDS=$(ROUNDS) SECONDS=$(SECONDS) $(CARGO) test --release --locked -p csp-cluster --test takeover --test ecmp --test keepalived $(FEATURES) -- --ignored --nocapture --test-threads 1
 
 .PHONY: test-formats
 test-formats: packages-formats ## SBE against the official sbe-tool: its codecs make the vectors anew, and read what csp-formats writes (Maven, 2 minutes; SEED=, MESSAGES=)

@@ -7,9 +7,10 @@ use csp_config::Problems;
 use csp_types::{Prefix, ProgramName};
 
 use crate::{
-    ACCESS_MAX, API_VERSION, DESTINATIONS_MAX, EGRESS_MAX, MEMBERS_MAX, SERVICE_NAME_LEN_MAX, SERVICES_MAX,
+    ACCESS_MAX, API_VERSION, BALANCERS_MAX, DESTINATIONS_MAX, EGRESS_MAX, MEMBERS_MAX, SERVICE_NAME_LEN_MAX,
+    SERVICES_MAX,
 };
-use crate::{CHANNELS_MAX, Channel, Egress, PROGRAMS_MAX, Policy, Protocol, Server};
+use crate::{CHANNELS_MAX, Channel, Egress, PROGRAMS_MAX, Policy, Protocol, Server, Service};
 
 impl Policy {
     /// Notes everything that makes the policy invalid.
@@ -26,6 +27,7 @@ impl Policy {
             check_name(&service.name, "service", &at, problems);
             check_unicast(service.vip, &format!("{at}.vip"), problems);
             crate::servers::check_pool(&mut reach, service, &at, problems);
+            check_balancers(self, service, &at, problems);
         }
         crate::forward::check(self, problems);
         crate::servers::check_names(self, problems);
@@ -174,6 +176,27 @@ pub fn check_name(name: &str, what: &str, at: &str, problems: &mut Problems) {
         let message =
             format!("{name:?} is no {what} name; allowed are 1 to {SERVICE_NAME_LEN_MAX} of a-z 0-9 -");
         problems.add(format!("{at}.name"), message);
+    }
+}
+
+fn check_balancers(policy: &Policy, service: &Service, at: &str, problems: &mut Problems) {
+    let networks = &service.accept_proxy_from;
+    check_count(&format!("{at}.accept_proxy_from"), networks.len(), 0, BALANCERS_MAX, problems);
+    for (index, network) in networks.iter().enumerate() {
+        if network.address().is_ipv4() != service.vip.is_ipv4() {
+            let message = format!(
+                "{network} is not of the family of {}: no connection to it comes from there",
+                service.vip
+            );
+            problems.add_unless(&[&format!("{at}.vip")], format!("{at}.accept_proxy_from[{index}]"), message);
+        }
+        if let Some(egress) = policy.egress.iter().find(|egress| network.contains(egress.address)) {
+            let message = format!(
+                "{network} contains {}, an egress address: programs of the cluster begin their connections without a header",
+                egress.address
+            );
+            problems.add_unless(&["egress"], format!("{at}.accept_proxy_from[{index}]"), message);
+        }
     }
 }
 

@@ -109,6 +109,8 @@ fn changes(old: &Service, new: &Service, lines: &mut Vec<String>) {
     change("tcp.mss", mss(&old.tcp), mss(&new.tcp));
     change("backlog.connections", old.backlog.connections.to_string(), new.backlog.connections.to_string());
     change("backlog.time_s", old.backlog.time_s.to_string(), new.backlog.time_s.to_string());
+    let networks = |networks: &[Prefix]| format!("[{}]", list(networks));
+    change("accept_proxy_from", networks(&old.accept_proxy_from), networks(&new.accept_proxy_from));
     let (was, is) = (&old.servers, &new.servers);
     let timeout = |ms: u32| format!("{ms} ms");
     change("servers.balance", format!("{:?}", was.balance), format!("{:?}", is.balance));
@@ -181,8 +183,11 @@ fn member_summary(member: &PoolMember) -> String {
     format!("{}:{}", member.node, member.port)
 }
 
+fn list(prefixes: &[Prefix]) -> String {
+    prefixes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
 fn egress_summary(egress: &Egress) -> String {
-    let list = |prefixes: &[Prefix]| prefixes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let except = match egress.except.as_slice() {
         [] => String::new(),
         except => format!(" except {}", list(except)),

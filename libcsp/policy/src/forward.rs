@@ -168,6 +168,7 @@ fn check_options(service: &Service, at: &str, problems: &mut Problems) {
     for (field, is_usual) in [
         ("tcp", service.tcp == TcpOptions::default()),
         ("backlog", service.backlog == Backlog::default()),
+        ("accept_proxy_from", service.accept_proxy_from.is_empty()),
         ("servers.balance", *balance == Balance::default()),
         ("servers.slow_start_ms", *slow_start_ms == 0),
         ("servers.connect_timeout_ms", *connect_timeout_ms == usual.connect_timeout_ms),

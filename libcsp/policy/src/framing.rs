@@ -212,6 +212,7 @@ impl Channel {
             protocol: Protocol::Tcp,
             via: Via::Proxy,
             pool: self.pool.iter().copied().map(Server::from).collect(),
+            accept_proxy_from: Vec::new(),
             servers: ServerOptions::default(),
             tcp: self.tcp,
             backlog: Backlog::default(),

@@ -75,7 +75,7 @@ pub use queries::{
 pub use requests::{REQUESTED_MAX, Requests};
 pub use servers::{
     AllDown, Balance, HttpCheck, ProxyProtocol, Reach, Server, ServerCheck, ServerHost, ServerOptions,
-    WEIGHT_MAX,
+    TlsCheck, WEIGHT_MAX,
 };
 pub use vip_groups::{GROUP_NETWORKS_MAX, GROUP_PREFERRED_MAX, VIP_GROUPS_MAX, VipGroup};
 
@@ -89,6 +89,8 @@ pub const POOL_MAX: usize = 256;
 pub const MEMBERS_MAX: usize = 32_768;
 /// Most egress entries of a policy.
 pub const EGRESS_MAX: usize = 64;
+/// Most networks of balancers in front of a service.
+pub const BALANCERS_MAX: usize = 64;
 /// Most destinations of a policy's egress entries, exceptions included: every process receives them all.
 pub const DESTINATIONS_MAX: usize = 128;
 /// Most program rules of a policy.
@@ -197,6 +199,10 @@ pub struct Service {
     pub via: Via,
     /// The servers; at least one, each once.
     pub pool: Vec<Server>,
+    /// Networks of balancers in front: their connections begin with a header of the PROXY protocol, version 1
+    /// or 2, which names the client.
+    #[serde(default, with = "serde_prefixes", skip_serializing_if = "Vec::is_empty")]
+    pub accept_proxy_from: Vec<Prefix>,
     /// How the plain servers of the pool are reached.
     #[serde(default, skip_serializing_if = "framing::is_default")]
     pub servers: ServerOptions,

@@ -159,11 +159,22 @@ pub struct ServerCheck {
     /// A request over HTTP/1.1; absent: the connection is enough.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpCheck>,
+    /// The start of a TLS handshake; absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsCheck>,
 }
 
 impl Default for ServerCheck {
     fn default() -> Self {
-        ServerCheck { interval_ms: 2_000, timeout_ms: 1_000, rise: 2, fall: 3, port: None, http: None }
+        ServerCheck {
+            interval_ms: 2_000,
+            timeout_ms: 1_000,
+            rise: 2,
+            fall: 3,
+            port: None,
+            http: None,
+            tls: None,
+        }
     }
 }
 
@@ -186,21 +197,38 @@ impl Default for HttpCheck {
     }
 }
 
+/// A ClientHello, which passes if the server answers with its ServerHello.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TlsCheck {
+    /// The server's name in it (SNI); absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
 impl ServerCheck {
     fn check(&self, at: &str, problems: &mut Problems) {
         if self.timeout_ms > self.interval_ms {
             let message = format!("{} ms are more than interval_ms, {}", self.timeout_ms, self.interval_ms);
             problems.add_unless(&[&format!("{at}.interval_ms")], format!("{at}.timeout_ms"), message);
         }
-        let Some(HttpCheck { path, host, status }) = &self.http else { return };
+        if self.http.is_some() && self.tls.is_some() {
+            let message = "http is asked without TLS, tls asks for no page: one of the two";
+            problems.add(format!("{at}.tls"), message.to_owned());
+        }
         let visible = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+        let is_host = |host: &str| !host.is_empty() && host.len() <= 253 && visible(host);
+        let name = self.tls.as_ref().and_then(|tls| tls.name.as_ref());
+        if let Some(name) = name.filter(|name| !is_host(name)) {
+            problems.add(format!("{at}.tls.name"), format!("{name:?} is no name; allowed is visible ASCII"));
+        }
+        let Some(HttpCheck { path, host, status }) = &self.http else { return };
         if !path.starts_with('/') || path.len() > HTTP_TEXT_MAX || !visible(path) {
             let message =
                 format!("{path:?} is no path; allowed are / and visible ASCII, {HTTP_TEXT_MAX} bytes");
             problems.add(format!("{at}.http.path"), message);
         }
-        if let Some(host) = host.as_ref().filter(|host| host.is_empty() || host.len() > 253 || !visible(host))
-        {
+        if let Some(host) = host.as_ref().filter(|host| !is_host(host)) {
             problems.add(format!("{at}.http.host"), format!("{host:?} is no host; allowed is visible ASCII"));
         }
         let [least, most] = *status;

@@ -1,4 +1,4 @@
-//! The worker of a network node that owns a TCP flow. The LAN ports apply the rule to frames
+//! The worker of a network node that owns a flow of TCP or UDP. The LAN ports apply the rule to frames
 //! (`network-node/lan/src/steering.rs`), the core to reassembled datagrams, and proxies to the connections
 //! that they open, whose answers the worker receives.
 

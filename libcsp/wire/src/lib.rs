@@ -21,8 +21,10 @@ pub mod ipv6;
 pub mod link;
 pub mod offload;
 pub mod packets;
+pub mod proxy_protocol;
 pub mod segmentation;
 pub mod tcp;
+pub mod tls;
 pub mod tunnel;
 
 pub use ecn::Ecn;

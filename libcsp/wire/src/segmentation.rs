@@ -3,13 +3,13 @@
 
 use crate::checksum::{Checksum, checksum};
 use crate::offload::{Gso, GsoKind};
+use crate::tcp::CHECKSUM_AT;
 use crate::{ipv4, ipv6};
 
 /// Protocol number of TCP in the sum of the pseudo header.
 const TCP: u16 = 6;
 const SEQUENCE_AT: usize = 4;
 const FLAGS_AT: usize = 13;
-const CHECKSUM_AT: usize = 16;
 /// TCP flags of the last segment only, and of the first only (RFC 9293 §3.1; CWR: RFC 3168 §6.1.2).
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;

@@ -12,6 +12,8 @@ use crate::WireError;
 pub const HEADER_LEN_MIN: usize = 20;
 /// Length of the longest header (data offset 15), in bytes.
 pub const HEADER_LEN_MAX: usize = 60;
+/// Position of the checksum in the header.
+pub const CHECKSUM_AT: usize = 16;
 /// Room for options in the longest header, in bytes.
 pub const OPTIONS_LEN_MAX: usize = HEADER_LEN_MAX - HEADER_LEN_MIN;
 /// Most SACK blocks a header has room for (RFC 2018 §3).

@@ -18,7 +18,6 @@ pub(super) const HEADERS_LEN_MAX: usize = ethernet::HEADER_LEN + ipv6::HEADER_LE
 /// TTL or hop limit of every packet but neighbour discovery's, which is 255. RFC 9293 §3.1 leaves the value
 /// open; 64 is the default of hosts (RFC 1700).
 pub(super) const TTL: u8 = 64;
-const TCP_CHECKSUM_AT: usize = 16;
 
 /// The LAN port, and the source and destination addresses of a packet.
 #[derive(Clone, Copy, Debug)]
@@ -157,14 +156,14 @@ pub(super) fn segment(
     let pseudo =
         Checksum::pseudo(route.source, route.destination, ipv4::PROTOCOL_TCP, (header_len + data_len) as u32);
     let partial = pseudo.ok_or(SegmentError::TooLong)?.partial();
-    tcp_header[TCP_CHECKSUM_AT..TCP_CHECKSUM_AT + 2].copy_from_slice(&partial.to_be_bytes());
+    tcp_header[tcp::CHECKSUM_AT..tcp::CHECKSUM_AT + 2].copy_from_slice(&partial.to_be_bytes());
 
     let kind = if route.source.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
     let cwr = segment.flags().contains(tcp::Flags::CWR);
     let tcp_at = headers.as_slice().len();
     let offload = TxOffload {
         checksum_start: tcp_at as u16,
-        checksum_offset: TCP_CHECKSUM_AT as u16,
+        checksum_offset: tcp::CHECKSUM_AT as u16,
         gso: cut.then_some(Gso { kind, segment_size: *segment_size, cwr }),
         header_len: (tcp_at + header_len) as u16,
     };

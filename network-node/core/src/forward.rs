@@ -1,6 +1,6 @@
-//! Services whose packets are forwarded to servers on the LAN (`via: network`): the server of each flow, and
-//! the way to it. The server has the service's address on its loopback interface and answers the client
-//! directly, so only what clients send passes here.
+//! Services whose packets are forwarded to servers on the LAN, or behind routers (`via: network`): the server
+//! of each flow, and the way to it. The server has the service's address on its loopback interface and
+//! answers the client directly, so only what clients send passes here.
 //!
 //! ```text
 //!  packet for a VIP ─▶ service of this kind? ─▶ server of the flow (flows) ─▶ Ethernet address ─▶ port
@@ -45,8 +45,8 @@ const SPREAD_KEY: (u64, u64) = (0x6373_7073_6572_7665, 0x6373_7070_6f6f_6c73);
 const AGAIN: u64 = 0xd6e8_feb8_6659_fd93;
 /// What the flows of UDP differ in from those of TCP between the same ports.
 const UDP_FLOWS: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Types of ICMP errors: all that quote a packet (RFC 792, RFC 4443 §2.1).
-const ERRORS_V4: [u8; 4] = [3, 4, 11, 12];
+/// Types of ICMP errors that the worker of the flow receives (`network-node/lan/src/steering.rs`).
+const ERRORS_V4: [u8; 2] = [3, 11];
 const ERRORS_V6: core::ops::RangeInclusive<u8> = 1..=4;
 const ICMP_HEADER_LEN: usize = 8;
 const UDP_HEADER_LEN: usize = 8;
@@ -109,7 +109,7 @@ pub struct ServerView {
     pub id: u32,
     /// Its Ethernet address, if it is known.
     pub mac: Option<MacAddr>,
-    /// It is behind a router, and gets nothing: only its Ethernet address leads a packet to it.
+    /// It is behind a router, and gets nothing: no tunnel leads there.
     pub far: bool,
     /// What it was given.
     pub counts: ForwardCounts,

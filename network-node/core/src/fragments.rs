@@ -25,11 +25,6 @@ use super::reassembly::{Key, Piece, Whole};
 /// fragments to all workers.
 const V6_LEN: usize = ipv6::HEADER_LEN;
 
-/// Whether a protocol's fragments go to all workers, and its datagrams to the worker that their ports say.
-fn has_ports(protocol: u8) -> bool {
-    Transport::of_number(protocol).is_some()
-}
-
 /// Reads a frame as a fragment; `None` if it is none, or malformed.
 fn piece(frame: &[u8], port: PortId) -> Option<Piece<'_>> {
     let (ethernet, packet) = frame.split_at_checked(ethernet::HEADER_LEN)?;
@@ -50,7 +45,7 @@ fn piece_v4<'a>(ethernet: &'a [u8], packet: &'a [u8], port: PortId) -> Option<Pi
         more: view.more_fragments(),
         ecn: view.ecn(),
         port,
-        shared: has_ports(protocol),
+        shared: Transport::of_number(protocol).is_some(),
         ethernet,
         headers: packet.get(..view.header_len())?,
         patch: None,
@@ -67,7 +62,7 @@ fn piece_v6<'a>(ethernet: &'a [u8], packet: &'a [u8], port: PortId) -> Option<Pi
         more: view.more(),
         ecn: view.ecn(),
         port,
-        shared: has_ports(view.protocol()) && view.headers().len() == V6_LEN,
+        shared: Transport::of_number(view.protocol()).is_some() && view.headers().len() == V6_LEN,
         ethernet,
         headers: view.headers(),
         patch: Some((view.next_header_at(), view.protocol())),

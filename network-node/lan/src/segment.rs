@@ -68,7 +68,7 @@ pub(crate) fn finish_segment(
     let part = Part { index: at, tcp_len: segment.len() - tcp_at, last };
     let packet = segment.get_mut(ETHERNET_LEN..).ok_or(BadOffload)?;
     segment_headers(packet, gso, tcp_at - ETHERNET_LEN, part).ok_or(BadOffload)?;
-    finish_checksum(segment, tcp_at, 16)
+    finish_checksum(segment, tcp_at, csp_wire::tcp::CHECKSUM_AT)
 }
 
 /// Completes the checksum whose field, `offset` bytes after `start`, holds the sum of the pseudo header.

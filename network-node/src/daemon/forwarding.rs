@@ -199,7 +199,8 @@ impl Servers {
             let down = down.or_else(|| {
                 far.then(|| "behind a router: without a `tunnel` only servers on the LAN get packets".into())
             });
-            let down = down.or_else(|| (!found).then(|| "its Ethernet address is not known".into()));
+            let down = down
+                .or_else(|| (!found).then(|| "its Ethernet address, or its router's, is not known".into()));
             ForwardedServer {
                 address,
                 down: down.map(Into::into),

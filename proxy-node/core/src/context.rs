@@ -14,6 +14,7 @@ use super::dispatch::Dispatcher;
 use super::flow::FlowTable;
 use super::hairpin::{Hairpin, LoopEnd};
 use super::idle::IdleClients;
+use super::preface::Prefaces;
 use super::pump::Pump;
 use super::recorder::Recorder;
 use super::servers::Calls;
@@ -99,6 +100,7 @@ pub(crate) struct Turn<'a, O, S> {
     pub(crate) egress: &'a mut Egress,
     pub(crate) idle: &'a mut IdleClients,
     pub(crate) calls: &'a mut Calls,
+    pub(crate) prefaces: &'a mut Prefaces,
     pub(crate) tunnels: &'a mut Tunnels,
     pub(crate) local: &'a mut S,
     pub(crate) link: &'a mut OutputLink,

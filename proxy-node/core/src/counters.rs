@@ -64,6 +64,8 @@ pub struct Counters {
     pub handed_over: u64,
     /// Connections dropped because no process took them over in time.
     pub drop_not_taken_over: u64,
+    /// Connections of balancers in front that did not begin with a header of the PROXY protocol.
+    pub proxy_headers_refused: u64,
     /// Connections dropped because no process of their service listened.
     pub drop_no_server: u64,
     /// Connections dropped because no listening process accepted them within the backlog's time limit.

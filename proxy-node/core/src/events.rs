@@ -19,6 +19,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         while let Some((label, event)) = self.cx.next_client_event() {
             match event {
                 ClientEvent::Connected { service, tuple } => self.client_connected(label, service, tuple),
+                ClientEvent::Changed if self.prefaces.has(label) => self.read_header(label),
                 ClientEvent::Opened => self.active_open_done(label),
                 ClientEvent::Changed => self.pump.enqueue(self.cx.flows, label),
                 ClientEvent::Closed => self.client_closed(label),
@@ -30,8 +31,16 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     }
 
     fn client_connected(&mut self, label: FlowLabel, service: u32, tuple: FourTuple) {
-        let now = self.cx.now;
         self.cx.recorder.counters.connections_passive += 1;
+        match self.awaits_header(label, service, tuple) {
+            true => self.keep_reserve(),
+            false => self.client_begins(label, service, tuple),
+        }
+    }
+
+    /// Serves a client's new connection, whose first byte is the client's.
+    pub(super) fn client_begins(&mut self, label: FlowLabel, service: u32, tuple: FourTuple) {
+        let now = self.cx.now;
         if self.dispatcher.service(service).is_none() {
             // The policy removed the service during the handshake, and it has no other connections.
             self.cx.recorder.counters.drop_no_server += 1;
@@ -98,6 +107,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Processes the regular end of a connection: both directions are finished and acknowledged.
     fn client_closed(&mut self, label: FlowLabel) {
         self.cx.recorder.counters.connections_closed += 1;
+        self.prefaces.forget(label);
         if self.is_cut_off(label, Towards::Application) {
             return self.fail(label, reason::INVALID);
         }
@@ -136,6 +146,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     }
 
     fn client_failed(&mut self, label: FlowLabel, code: u32) {
+        self.prefaces.forget(label);
         match self.cx.flows.get(label).map(|flow| flow.stage) {
             Some(Stage::Called(client)) => return self.call_failed(label, client, code),
             Some(Stage::Checking(member)) => return self.check_failed(label, member, code),

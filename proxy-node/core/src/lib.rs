@@ -37,6 +37,7 @@ mod idle;
 mod link;
 mod options;
 mod output;
+mod preface;
 mod pump;
 pub mod reason;
 mod recorder;
@@ -73,7 +74,7 @@ pub use flow::{Attachment, Call, Flow, FlowTable, Joint, Stage};
 pub use hairpin::{HAIRPIN_WINDOW, HairpinConfig};
 pub use output::{Blocked, Lane, ProxyOutput, Way};
 pub use pump::budget::SendBudget;
-pub use servers::{AllDown, Balance, CheckSpec, HttpCheck, ProxyHeader, ServerOptions};
+pub use servers::{AllDown, Balance, CheckSpec, HttpCheck, ProxyHeader, Question, ServerOptions};
 pub use shares::Charge;
 pub use snapshot::{FlowSnapshot, MemberSnapshot, RecentFlow, ServiceSnapshot};
 pub use upstream::{CLOSING_MAX, EXCLUDING_MAX};
@@ -82,6 +83,7 @@ use context::{Context, Turn};
 use dispatch::Dispatcher;
 use hairpin::Hairpin;
 use idle::IdleClients;
+use preface::Prefaces;
 use pump::Pump;
 use recorder::Recorder;
 use servers::Calls;
@@ -131,6 +133,7 @@ pub struct ProxyCore<S = NoLocalServices> {
     egress: Egress,
     idle: IdleClients,
     calls: Calls,
+    prefaces: Prefaces,
     recorder: Recorder,
     local: S,
     link: OutputLink,
@@ -166,6 +169,7 @@ impl<S: LocalServices> ProxyCore<S> {
             egress: Egress::new(worker.into(), workers.into(), first_port_seed(&tcp.isn_secret)),
             idle: IdleClients::new(connections),
             calls: Calls::new(first_port_seed(&tcp.isn_secret) ^ u32::from(worker)),
+            prefaces: Prefaces::default(),
             recorder: Recorder::new(trace_events),
             tcp: Stack::new(tcp),
             local,
@@ -186,6 +190,7 @@ impl<S: LocalServices> ProxyCore<S> {
             egress,
             idle,
             calls,
+            prefaces,
             recorder,
             local,
             link,
@@ -198,6 +203,7 @@ impl<S: LocalServices> ProxyCore<S> {
             egress,
             idle,
             calls,
+            prefaces,
             tunnels,
             local,
             link,
@@ -367,7 +373,7 @@ impl<S: LocalServices> ProxyCore<S> {
             [self.hairpin.resets_deadline(), self.pump.failures_deadline(), self.upstreams.deadline()];
         let own =
             [pending, dispatcher.left_deadline(), dispatcher.offers_deadline()].into_iter().chain(resets);
-        let calls = [self.calls.deadline(), dispatcher.retry_deadline()];
+        let calls = [self.calls.deadline(), dispatcher.retry_deadline(), self.prefaces.deadline()];
         own.chain(calls)
             .chain([self.tcp.next_timeout(), self.local.next_timeout(), self.link.due()])
             .flatten()

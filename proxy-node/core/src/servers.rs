@@ -14,7 +14,6 @@
 
 pub(crate) mod affinity;
 mod checks;
-mod header;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,8 +28,8 @@ use super::service::TcpEnd;
 use super::service::local::LocalServices;
 use super::{ProxyOutput, reason};
 
-pub use checks::{CheckSpec, HttpCheck};
-pub use header::ProxyHeader;
+pub use checks::{CheckSpec, HttpCheck, Question};
+pub use csp_wire::proxy_protocol::ProxyHeader;
 
 use checks::Checks;
 

@@ -115,6 +115,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
         self.end_overdue_upstreams();
         self.end_overdue_calls();
+        self.end_overdue_prefaces();
         self.dispatcher.check_offers(&mut self.cx);
         self.drive();
     }

@@ -209,6 +209,7 @@ fn spec(name: &str, port: u16) -> ServiceSpec {
         pool: Vec::new(),
         local: None,
         between: None,
+        accept_proxy_from: Vec::new(),
         servers: ServerOptions::default(),
         tcp: ServiceTcp::default(),
         backlog: BacklogLimits::default(),
@@ -223,6 +224,7 @@ fn policy() -> Vec<ServiceSpec> {
         ServiceSpec { pool: pool.clone(), ..spec("upstream", 0) },
         ServiceSpec {
             between: Some(Both::<Echo, Echo>::second_number(NUMBER)),
+            accept_proxy_from: Vec::new(),
             servers: ServerOptions::default(),
             pool,
             ..spec("examined", EXAMINED)

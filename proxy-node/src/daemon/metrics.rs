@@ -292,6 +292,7 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
     }
     out.drops(&[
         ("no_server", c.drop_no_server),
+        ("no_proxy_header", c.proxy_headers_refused),
         ("not_taken_over", c.drop_not_taken_over),
         ("backlog_time", c.drop_backlog_time),
         ("no_budget", c.drop_no_budget),

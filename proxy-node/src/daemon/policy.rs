@@ -19,9 +19,11 @@ use csp_types::{Duration, NodeId};
 
 use crate::WorkerPolicy;
 use crate::core::{
-    AllDown, BacklogLimits, Balance, CheckSpec, EgressRule, HttpCheck, PoolServer, ProxyHeader, ServerHost,
-    ServerOptions, ServiceSpec, ServiceTcp,
+    AllDown, BacklogLimits, Balance, CheckSpec, EgressRule, HttpCheck, PoolServer, ProxyHeader, Question,
+    ServerHost, ServerOptions, ServiceSpec, ServiceTcp,
 };
+
+use csp_wire::tls;
 
 use super::curve_keys::KeyRing;
 use super::modules::Modules;
@@ -78,6 +80,7 @@ pub fn translate(
         pool: servers(&s.pool, names, &mut reach),
         local: None,
         between: None,
+        accept_proxy_from: s.accept_proxy_from.clone(),
         servers: server_options(&s.servers, s.vip),
         tcp: translate_tcp(&s.tcp),
         backlog: BacklogLimits {
@@ -132,6 +135,7 @@ fn channel_services(channel: &Channel, number: u32) -> Vec<ServiceSpec> {
         pool: pool(&channel.pool),
         local: (!passes).then_some(number),
         between: passes.then_some(number),
+        accept_proxy_from: Vec::new(),
         servers: ServerOptions::default(),
         tcp: translate_tcp(&channel.tcp),
         backlog: BacklogLimits::default(),
@@ -147,6 +151,7 @@ fn context_service(context: &csp_policy::GContext) -> ServiceSpec {
         pool: pool(&context.pool),
         local: None,
         between: None,
+        accept_proxy_from: Vec::new(),
         servers: ServerOptions::default(),
         tcp: ServiceTcp::default(),
         backlog: BacklogLimits::default(),
@@ -225,11 +230,17 @@ fn server_check(check: &csp_policy::ServerCheck, header: Option<ProxyHeader>, vi
     };
     let http = check.http.as_ref().map(|http| {
         let [least, most] = http.status;
-        HttpCheck { request: request(http).into_bytes().into(), status: least..=most }
+        Question::Http(HttpCheck { request: request(http).into_bytes().into(), status: least..=most })
     });
+    let hello = |check: &csp_policy::TlsCheck| {
+        let mut bytes = [0; tls::HELLO_LEN_MAX];
+        let len = tls::client_hello(check.name.as_deref(), &mut bytes)?;
+        Some(Question::Tls(bytes[..len].into()))
+    };
+    let question = http.or_else(|| check.tls.as_ref().and_then(hello));
     let ms = |ms: u32| Duration::from_millis(ms.into());
     let (interval, timeout) = (ms(check.interval_ms), ms(check.timeout_ms));
-    CheckSpec { interval, timeout, rise: check.rise, fall: check.fall, port: check.port, header, http }
+    CheckSpec { interval, timeout, rise: check.rise, fall: check.fall, port: check.port, header, question }
 }
 
 fn pool(members: &[csp_policy::PoolMember]) -> Vec<PoolServer> {

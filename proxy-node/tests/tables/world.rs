@@ -133,6 +133,7 @@ pub fn web(servers: &[u16]) -> ServiceSpec {
         pool,
         local: None,
         between: None,
+        accept_proxy_from: Vec::new(),
         servers: ServerOptions::default(),
         tcp: ServiceTcp::default(),
         backlog: BacklogLimits::default(),

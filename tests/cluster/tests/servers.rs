@@ -17,6 +17,8 @@ use csp_types::{FourTuple, steering};
 const PLAIN: u16 = 8090;
 const MIXED: u16 = 8091;
 const TOLD: u16 = 8092;
+/// The same behind a balancer, which is on the client's host.
+const BEHIND: u16 = 8094;
 /// A service whose server has a name, and a backup.
 const NAMED: u16 = 8093;
 const NAME: &str = "plain.csp.test";
@@ -38,6 +40,12 @@ services:
   - {{name: plain, vip: {VIP}, port: {PLAIN}, pool: [{first}, {second}]}}
   - {{name: mixed, vip: {VIP}, port: {MIXED}, pool: [{{node: an-1, port: 80}}, {first}]}}
   - {{name: told, vip: {VIP}, port: {TOLD}, pool: [{told}], servers: {{proxy_protocol: v2}}}}
+  - name: behind
+    vip: {VIP}
+    port: {BEHIND}
+    accept_proxy_from: [{CLIENT_ADDRESS}/32]
+    pool: [{told}]
+    servers: {{proxy_protocol: v2}}
   - name: named
     vip: {VIP}
     port: {NAMED}
@@ -177,6 +185,27 @@ fn a_dead_server(cluster: &Cluster, first: Process) -> Process {
     first
 }
 
+/// A request as a balancer sends it, in two parts; prints the answer's last line.
+const BALANCER: &str = "
+import socket, sys, time
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)
+s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+header = b'PROXY TCP4 192.0.2.7 10.76.0.100 258 80\\r\\n'
+for part in header[:9], header[9:] + b'GET /who HTTP/1.0\\r\\n\\r\\n':
+    s.sendall(part)
+    time.sleep(0.1)
+print(b''.join(iter(lambda: s.recv(4096), b'')).splitlines()[-1].decode())
+";
+
+/// The server sees the client that the balancer names; who names none is reset.
+fn a_balancer_in_front(cluster: &Cluster) {
+    let seen = cluster.client.run("python3", &["-c", BALANCER, VIP, &BEHIND.to_string()]).unwrap();
+    assert_eq!(seen.trim(), format!("{EXPECTS_HEADER} 192.0.2.7"));
+    assert_eq!(answers(cluster, BEHIND, 1), BTreeMap::from([("failed 56".to_owned(), 1)]));
+    let refused = cluster.metric(Tier::ProxyNode, "csp_drops_total", "no_proxy_header").unwrap();
+    assert!(refused >= 1.0);
+}
+
 fn apply(cluster: &Cluster, path: &Path) {
     fs::write(path, policy()).unwrap();
     cluster.cspctl(&["policy", "apply", &path.to_string_lossy()]).unwrap();
@@ -199,6 +228,7 @@ fn plain_servers_stand_behind_a_vip_beside_programs_of_the_cluster() {
     assert!((10..=30).contains(&plain), "the program of the cluster gets the others: {counts:?}");
     let counts = answers(&cluster, TOLD, 3);
     assert_eq!(counts, BTreeMap::from([(format!("{EXPECTS_HEADER} {CLIENT_ADDRESS}"), 3)]));
+    a_balancer_in_front(&cluster);
     a_named_server(&cluster, &hosts);
     let first = a_dead_server(&cluster, first);
     assert!(cluster.metric(Tier::ProxyNode, "csp_joined_bytes_total", "").unwrap() >= 2.0 * FILE_LEN as f64);

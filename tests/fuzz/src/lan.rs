@@ -5,6 +5,7 @@ use core::net::Ipv6Addr;
 
 use csp_wire::checksum::{Checksum, checksum};
 use csp_wire::icmp::{QuotedTcp, v4, v6};
+use csp_wire::proxy_protocol::{self, ACCEPTED_MAX, Parsed, ProxyHeader};
 use csp_wire::{
     Ecn, arp as wire_arp, ethernet as wire_ethernet, ipv4 as wire_ipv4, ipv6 as wire_ipv6, tcp as wire_tcp,
 };
@@ -23,6 +24,43 @@ pub static IPV6: Target = Target::plain("ipv6", ipv6, lan_examples);
 pub static ICMP: Target = Target::plain("icmp", icmp, lan_examples);
 /// A segment.
 pub static TCP: Target = Target::plain("tcp", tcp, lan_examples);
+
+/// The start of a connection of a balancer.
+pub static PROXY_PROTOCOL: Target = Target::plain("proxy_protocol", proxy_header, proxy_header_examples);
+
+fn proxy_header_examples() -> Vec<Vec<u8>> {
+    let ends = [("192.0.2.7:258", "198.51.100.7:443"), ("[2001:db8::1]:258", "[2001:db8::2]:443")];
+    let all = ends.iter().flat_map(|(client, service)| {
+        let (client, service) = (client.parse().expect("an address"), service.parse().expect("an address"));
+        [ProxyHeader::V1, ProxyHeader::V2].map(|version| version.bytes(client, service).to_vec())
+    });
+    all.chain([ProxyHeader::V1.local().to_vec(), ProxyHeader::V2.local().to_vec()]).collect()
+}
+
+/// The PROXY protocol: the outcome does not depend on how the bytes arrive, and the address that was read is
+/// read again from a header that names it.
+fn proxy_header(bytes: &[u8]) {
+    let whole = proxy_protocol::parse(bytes);
+    let len = match whole {
+        Parsed::Header { len, client } => {
+            assert!(len <= bytes.len().min(ACCEPTED_MAX));
+            if let Some(client) = client {
+                for version in [ProxyHeader::V1, ProxyHeader::V2] {
+                    let again = version.bytes(client, client);
+                    let expected = Parsed::Header { len: again.len(), client: Some(client) };
+                    assert_eq!(proxy_protocol::parse(&again), expected);
+                }
+            }
+            assert_eq!(proxy_protocol::parse(&bytes[..len]), whole);
+            len
+        }
+        Parsed::More => bytes.len(),
+        Parsed::Other => 0,
+    };
+    for end in 0..len {
+        assert_eq!(proxy_protocol::parse(&bytes[..end]), Parsed::More, "{end} bytes");
+    }
+}
 
 /// A frame with an IPv4 datagram with a SYN and its options, and each of its layers; the same of others.
 fn lan_examples() -> Vec<Vec<u8>> {

@@ -47,7 +47,7 @@ mod zmtp;
 pub use context::CONTEXT;
 pub use declarations::DECLARATIONS;
 pub use formats::{FORMATS_JSON, FORMATS_MESSAGE, FORMATS_SCHEMA};
-pub use lan::{ARP, ETHERNET, ICMP, IPV4, IPV6, TCP};
+pub use lan::{ARP, ETHERNET, ICMP, IPV4, IPV6, PROXY_PROTOCOL, TCP};
 pub use objects::OBJECTS;
 pub use packets::PACKETS;
 pub use pcap::PCAP_MERGE;

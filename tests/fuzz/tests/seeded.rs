@@ -210,6 +210,7 @@ targets! {
     packets: PACKETS,
     pcap_merge: PCAP_MERGE,
     policy: POLICY,
+    proxy_protocol: PROXY_PROTOCOL,
     queries_like: QUERIES_LIKE,
     queries_sql: QUERIES_SQL,
     remote: REMOTE,

@@ -122,6 +122,7 @@ pub(crate) fn worker_policy(policy: &Policy) -> WorkerPolicy {
         pool: policy.pool.clone(),
         local: None,
         between: None,
+        accept_proxy_from: Vec::new(),
         servers: ServerOptions::default(),
         tcp: ServiceTcp::default(),
         backlog: policy.backlog,

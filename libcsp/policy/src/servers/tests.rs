@@ -44,6 +44,32 @@ fn a_pool_has_programs_and_plain_servers() {
 }
 
 #[test]
+fn balancers_in_front_name_the_client() {
+    let behind =
+        PLAIN.replace("    pool:\n", "    accept_proxy_from: [10.9.0.0/16, 10.8.0.1/32]\n    pool:\n");
+    let policy = Policy::parse_yaml(&behind, "").unwrap();
+    assert_eq!(Policy::from_json(&policy.to_json(), "").unwrap(), policy);
+    let before = Policy::parse_yaml(PLAIN, "").unwrap();
+    assert!(!before.to_json().contains("accept_proxy_from"));
+    let expected = "~ service web: accept_proxy_from [] -> [10.9.0.0/16, 10.8.0.1/32]";
+    assert_eq!(before.diff(&policy), [expected]);
+    let refused = |text: &str| Policy::parse_yaml(text, "").unwrap_err().to_string();
+    let error = refused(&behind.replace("10.8.0.1/32", "2001:db8::/32"));
+    assert!(
+        error.contains("services[0].accept_proxy_from[1]: 2001:db8::/32 is not of the family of"),
+        "{error}"
+    );
+    let error = refused(&behind.replace("10.8.0.1/32", "10.76.0.0/16"));
+    assert!(
+        error.contains("accept_proxy_from[1]: 10.76.0.0/16 contains 10.76.0.120, an egress address"),
+        "{error}"
+    );
+    let many = format!("[{}]", vec!["10.9.0.0/16"; 65].join(", "));
+    let error = refused(&behind.replace("[10.9.0.0/16, 10.8.0.1/32]", &many));
+    assert!(error.contains("accept_proxy_from: has 65 entries; allowed are 0 to 64"), "{error}");
+}
+
+#[test]
 fn servers_may_have_names() {
     let named = PLAIN.replace("address: 10.1.2.3", "name: web-1.example.");
     let policy = Policy::parse_yaml(&named, "").unwrap();
@@ -105,6 +131,11 @@ fn a_wrong_plain_server_is_refused() {
     );
     refuses(v2, "balance: random", "`random` is not known; allowed are least-connections, source");
     refuses(v2, "slow_start_ms: 4000000", "4000000 is not a time in milliseconds; allowed is 0 to 3600000");
+    refuses(v2, "check: {http: {}, tls: {}}", "services[0].servers.check.tls: http is asked without TLS");
+    refuses(v2, "check: {tls: {name: a b}}", "services[0].servers.check.tls.name: \"a b\" is no name");
+    let tls = PLAIN.replace(v2, "check: {tls: {name: www.example}}");
+    let tls = Policy::parse_yaml(&tls, "").unwrap();
+    assert_eq!(Policy::from_json(&tls.to_json(), "").unwrap(), tls);
     refuses("proxy_protocol: v2", "proxy_protocol: v3", "`v3` is not known; allowed are off, v1, v2");
     refuses("timeout_ms: 500", "timeout_ms: 5", "5 is not a time in milliseconds; allowed is 50 to 60000");
     let itself = PLAIN.replace("10.1.2.3, port: 8080", "10.76.0.100, port: 80").replace("10.1.0", "10.0.0");

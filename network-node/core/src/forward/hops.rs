@@ -55,7 +55,10 @@ impl Hop {
     pub(super) fn of(server: &PoolServer, known: Option<&Hop>) -> Self {
         let PoolServer { id, address, tunnel, .. } = *server;
         match known {
-            Some(hop) if (hop.address, hop.tunnel) == (address, tunnel) => *hop,
+            // Egress addresses may have moved, or be gone.
+            Some(hop) if (hop.address, hop.tunnel) == (address, tunnel) => {
+                Hop { renew_at: Instant::ZERO, ..*hop }
+            }
             known => Hop {
                 id,
                 address,
@@ -72,15 +75,17 @@ impl Hop {
         }
     }
 
-    /// Returns whether packets would be lost on the way to the server.
+    /// Returns whether packets would be lost on the way to the server. A router that is silent is no reason
+    /// for another server, which is behind it, too.
     pub(super) fn is_lost(&self, now: Instant) -> bool {
-        self.far || self.unknown_since.is_some_and(|since| now >= since + HOP_LOST_AFTER)
+        let silent = self.unknown_since.is_some_and(|since| now >= since + HOP_LOST_AFTER);
+        self.far || silent && self.next == self.address
     }
 
     /// Notes that a neighbour has answered.
     pub(super) fn on_neighbour(&mut self, address: IpAddr) {
         if self.next == address {
-            self.renew_at = Instant::ZERO;
+            (self.renew_at, self.unknown_since) = (Instant::ZERO, None);
         }
     }
 

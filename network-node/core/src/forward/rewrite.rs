@@ -13,7 +13,6 @@ use super::Arrived;
 pub(super) const IP_HEADERS_LEN_MAX: usize = 122;
 /// Longest start of a frame that is copied: Ethernet header, IP headers, TCP header without options.
 const HEAD_LEN_MAX: usize = ethernet::HEADER_LEN + IP_HEADERS_LEN_MAX + tcp::HEADER_LEN_MIN;
-const TCP_CHECKSUM_AT: usize = 16;
 const TTL_V4: usize = 8;
 const HOP_LIMIT_V6: usize = 7;
 const NEXT_HEADER_V6: usize = 6;
@@ -134,10 +133,10 @@ fn offload(arrived: &Arrived<'_>, head: &mut Head) -> Result<Option<TxOffload>, 
             let len = arrived.packet.len() - arrived.header_len;
             let sum = Checksum::pseudo(source, destination, ipv4::PROTOCOL_TCP, len as u32);
             let sum = sum.ok_or(Refused::Malformed)?.partial();
-            let field = transport + TCP_CHECKSUM_AT;
+            let field = transport + tcp::CHECKSUM_AT;
             let field = head.bytes.get_mut(field..field + 2).ok_or(Refused::Malformed)?;
             field.copy_from_slice(&sum.to_be_bytes());
-            (start, TCP_CHECKSUM_AT as u16)
+            (start, tcp::CHECKSUM_AT as u16)
         }
     };
     let data_offset = || arrived.packet.get(arrived.header_len + 12).map_or(0, |byte| byte >> 4) * 4;

@@ -4,12 +4,13 @@
 //! ```text
 //!  Ethernet │ IP: egress address ─▶ server │ (GUE: UDP, 4 bytes) │ the client's packet, TTL one less
 //! ```
-//! A frame that represents several segments is cut here: devices cut packets in tunnels only if drivers tell
-//! them, which raw sockets cannot. Transport checksums that are left to the port stay so.
+//! A frame that represents several segments is cut here, and checksums that were left to the port are
+//! completed: devices do either for packets in tunnels only if the kernel marks them as such, which raw
+//! sockets cannot. Some take the outer protocol for that of the checksum.
 
 use std::net::IpAddr;
 
-use csp_types::{Encapsulation, MacAddr};
+use csp_types::{Encapsulation, MacAddr, Transport};
 use csp_wire::checksum::Checksum;
 use csp_wire::offload::{Gso, TxOffload};
 use csp_wire::segmentation::{Part, segment_headers};
@@ -23,7 +24,7 @@ use super::rewrite::{Frames, IP_HEADERS_LEN_MAX, Refused};
 /// Protocol numbers of IPv4 and IPv6 in IP, and of UDP.
 const IPV4_IN_IP: u8 = 4;
 const IPV6_IN_IP: u8 = 41;
-const UDP: u8 = 17;
+const UDP: u8 = Transport::Udp.number();
 /// Port of GUE (draft-ietf-intarea-gue-09 §7.1).
 const GUE_PORT: u16 = 6_080;
 /// The source port tells flows apart: the dynamic range (§5.6 of the draft).
@@ -31,7 +32,8 @@ const SOURCE_PORTS_FROM: u16 = 49_152;
 const UDP_HEADER_LEN: usize = 8;
 const GUE_HEADER_LEN: usize = 4;
 const GUE_LEN: usize = UDP_HEADER_LEN + GUE_HEADER_LEN;
-const TCP_CHECKSUM_AT: u16 = 16;
+/// Longest start of a packet that is changed here: IP headers and the TCP header.
+const HEAD_LEN_MAX: usize = IP_HEADERS_LEN_MAX + tcp::HEADER_LEN_MAX;
 
 /// Returns by how many bytes packets grow.
 pub(super) fn overhead(outer: &Outer) -> u16 {
@@ -53,8 +55,6 @@ pub(super) struct Tunnel<'a, O> {
 struct Inner<'a> {
     head: &'a [u8],
     rest: &'a [u8],
-    /// Start and position of a checksum that is left to the port, from the start of the packet.
-    checksum: Option<(u16, u16)>,
 }
 
 impl Inner<'_> {
@@ -75,21 +75,6 @@ impl Inner<'_> {
             _ => Ecn::NotEct,
         }
     }
-
-    /// Returns the sum over the whole packet, as it will be once the port has completed the checksum: what
-    /// the checksum covers then adds up to the inverse of the pseudo header's sum, which its field holds now.
-    fn sum(&self) -> Option<Checksum> {
-        let mut sum = Checksum::new();
-        let Some((start, offset)) = self.checksum else {
-            sum.add(self.head);
-            sum.add(self.rest);
-            return Some(sum);
-        };
-        sum.add(self.head.get(..start.into())?);
-        let field = self.head.get(usize::from(start) + usize::from(offset)..)?.first_chunk()?;
-        sum.add_u16(!u16::from_be_bytes(*field));
-        Some(sum)
-    }
 }
 
 impl<O: NetworkOutput> Frames for Tunnel<'_, O> {
@@ -97,21 +82,33 @@ impl<O: NetworkOutput> Frames for Tunnel<'_, O> {
         let (link, head) = head.split_at_checked(ethernet::HEADER_LEN).ok_or(Refused::Malformed)?;
         let link = ethernet::Frame::parse(link).map_err(|_| Refused::Malformed)?;
         let ends = (link.source(), link.destination());
-        let Some(offload) = offload else {
-            return self.packet(ends, &Inner { head, rest, checksum: None });
-        };
-        let start =
-            offload.checksum_start.checked_sub(ethernet::HEADER_LEN as u16).ok_or(Refused::Malformed)?;
-        match offload.gso {
-            Some(gso) => {
-                let headers_len = usize::from(offload.header_len).saturating_sub(ethernet::HEADER_LEN);
-                self.segments(ends, (head, rest), (gso, start, headers_len))
-            }
-            None => {
-                self.packet(ends, &Inner { head, rest, checksum: Some((start, offload.checksum_offset)) })
-            }
+        let Some(offload) = offload else { return self.packet(ends, &Inner { head, rest }) };
+        let start = usize::from(offload.checksum_start).checked_sub(ethernet::HEADER_LEN);
+        let start = start.ok_or(Refused::Malformed)?;
+        if let Some(gso) = offload.gso {
+            let headers_len = usize::from(offload.header_len).saturating_sub(ethernet::HEADER_LEN);
+            return self.segments(ends, (head, rest), (gso, start, headers_len));
         }
+        let mut whole = [0; HEAD_LEN_MAX];
+        let whole = whole.get_mut(..head.len()).ok_or(Refused::Malformed)?;
+        whole.copy_from_slice(head);
+        complete(whole, rest, start, offload.checksum_offset.into()).ok_or(Refused::Malformed)?;
+        self.packet(ends, &Inner { head: whole, rest })
     }
+}
+
+/// Completes a checksum whose field, `offset` bytes after `start`, holds the sum of the pseudo header.
+fn complete(head: &mut [u8], rest: &[u8], start: usize, offset: usize) -> Option<()> {
+    let mut sum = Checksum::new();
+    sum.add(head.get(start..)?);
+    sum.add(rest);
+    *head.get_mut(start + offset..)?.first_chunk_mut()? = not_absent(sum.finish()).to_be_bytes();
+    Some(())
+}
+
+/// In UDP a field of 0 says that there is no checksum (RFC 768); in TCP both values are 0.
+const fn not_absent(sum: u16) -> u16 {
+    if sum == 0 { u16::MAX } else { sum }
 }
 
 impl<O: NetworkOutput> Tunnel<'_, O> {
@@ -120,9 +117,9 @@ impl<O: NetworkOutput> Tunnel<'_, O> {
         &mut self,
         ends: (MacAddr, MacAddr),
         (head, rest): (&[u8], &[u8]),
-        (gso, tcp_at, headers_len): (Gso, u16, usize),
+        (gso, tcp_at, headers_len): (Gso, usize, usize),
     ) -> Result<(), Refused> {
-        let mut whole = [0; IP_HEADERS_LEN_MAX + tcp::HEADER_LEN_MAX];
+        let mut whole = [0; HEAD_LEN_MAX];
         let whole = whole.get_mut(..headers_len).ok_or(Refused::Malformed)?;
         let (start, options) = whole.split_at_mut_checked(head.len()).ok_or(Refused::Malformed)?;
         let (more, data) = rest.split_at_checked(options.len()).ok_or(Refused::Malformed)?;
@@ -131,14 +128,14 @@ impl<O: NetworkOutput> Tunnel<'_, O> {
         let size = usize::from(gso.segment_size).max(1);
         let last = data.len().div_ceil(size).checked_sub(1).ok_or(Refused::Malformed)?;
         for (index, data) in data.chunks(size).enumerate() {
-            let mut headers = [0; IP_HEADERS_LEN_MAX + tcp::HEADER_LEN_MAX];
+            let mut headers = [0; HEAD_LEN_MAX];
             let headers = &mut headers[..headers_len];
             headers.copy_from_slice(whole);
-            let tcp_len = headers_len.saturating_sub(tcp_at.into()) + data.len();
+            let tcp_len = headers_len.saturating_sub(tcp_at) + data.len();
             let part = Part { index, tcp_len, last: index == last };
-            segment_headers(headers, gso, tcp_at.into(), part).ok_or(Refused::Malformed)?;
-            let checksum = Some((tcp_at, TCP_CHECKSUM_AT));
-            self.packet(ends, &Inner { head: headers, rest: data, checksum })?;
+            segment_headers(headers, gso, tcp_at, part).ok_or(Refused::Malformed)?;
+            complete(headers, data, tcp_at, tcp::CHECKSUM_AT).ok_or(Refused::Malformed)?;
+            self.packet(ends, &Inner { head: headers, rest: data })?;
         }
         Ok(())
     }
@@ -163,14 +160,7 @@ impl<O: NetworkOutput> Tunnel<'_, O> {
             Encapsulation::IpIp => [0; GUE_LEN],
             Encapsulation::Gue => self.gue(ip_protocol, inner).ok_or(Refused::Malformed)?,
         };
-        let before = headers.len() + gue_len;
-        let offload = inner.checksum.map(|(start, checksum_offset)| TxOffload {
-            checksum_start: start + before as u16,
-            checksum_offset,
-            gso: None,
-            header_len: start + before as u16,
-        });
-        self.out.lan(self.port, &[headers, &gue[..gue_len], inner.head, inner.rest], offload);
+        self.out.lan(self.port, &[headers, &gue[..gue_len], inner.head, inner.rest], None);
         Ok(())
     }
 
@@ -186,9 +176,9 @@ impl<O: NetworkOutput> Tunnel<'_, O> {
         if let IpAddr::V6(_) = self.outer.destination {
             let mut sum = Checksum::pseudo(self.outer.source, self.outer.destination, UDP, len.into())?;
             sum.add(&bytes);
-            sum.add_u16(inner.sum()?.partial());
-            let field = sum.finish();
-            bytes[6..8].copy_from_slice(&(if field == 0 { u16::MAX } else { field }).to_be_bytes());
+            sum.add(inner.head);
+            sum.add(inner.rest);
+            bytes[6..8].copy_from_slice(&not_absent(sum.finish()).to_be_bytes());
         }
         Some(bytes)
     }

@@ -329,7 +329,7 @@ fn one_worker_processes_a_datagram() {
 }
 
 /// RFC 8200 §4.5: the next headers of an IPv6 datagram's fragments may differ, and that of the first applies.
-/// Steering looks at each fragment's own: worker 0 receives all, the others those that name TCP.
+/// Steering looks at each fragment's own: worker 0 receives all, the others those that name TCP or UDP.
 #[test]
 fn next_headers_that_differ_cost_no_datagram() {
     const TCP: u8 = 6;
@@ -424,15 +424,16 @@ fn rules_of_the_driver_see_the_datagram_in_the_worker() {
     assert_eq!((plugins.fixture.out.tunnel.len(), plugins.counts().graph.dropped), (0, 1));
 }
 
-/// Fragments for the host itself are the kernel's to reassemble. All workers receive those of TCP, worker 0
-/// those of other protocols.
+/// Fragments for the host itself are the kernel's to reassemble. All workers receive those of TCP and UDP,
+/// worker 0 those of other protocols.
 #[test]
 fn fragments_for_other_addresses_go_on_once_as_they_are() {
     let udp = [&[0x9c, 0x40, 0, 53, 1, 52, 0, 0][..], &data(300, 1)].concat();
     for (from, to) in [(CLIENT, "10.76.0.2:22"), (CLIENT6, "[2001:db8::2]:22")] {
         let [source, destination] = [from, to].map(|end| end.parse::<SocketAddr>().unwrap().ip());
         let tcp = tcp_packet(from, to, Tcp::SYN, &data(300, 1));
-        for (packet, receivers) in [(tcp, 3), (ip_packet(source, destination, 17, &udp), 1)] {
+        let other = |protocol| ip_packet(source, destination, protocol, &udp);
+        for (packet, receivers) in [(tcp, 3), (other(17), 3), (other(132), 1)] {
             for rules in [&[][..], &["web dport 80 proto tcp ingress plugin nothing"][..]] {
                 let mut workers = [0, 1, 2].map(|worker| {
                     let mut plugins = Plugins::new(&["nothing drop"], rules);

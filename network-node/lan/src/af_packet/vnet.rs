@@ -42,7 +42,7 @@ pub(super) fn parse(header: &[u8; VNET_LEN]) -> Option<(Checksum, Option<Gso>)> 
         GSO_NONE => return Some((checksum, None)),
         GSO_TCPV4 => GsoKind::TcpV4,
         GSO_TCPV6 => GsoKind::TcpV6,
-        // UDP segmentation and later types: the network node serves TCP only.
+        // UDP segmentation and later types: the network node cuts TCP only.
         _ => return None,
     };
     let segment_size = field(4);

@@ -1,12 +1,14 @@
 //! Active checks of servers that packets are forwarded to: a connection of the host's kernel to the server's
-//! own address now and then, and a request over HTTP if the policy has one. UDP services are checked so, too.
+//! own address now and then, and a request over HTTP or the start of a TLS handshake if the policy has one. UDP
+//! services are checked so, too.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use csp_policy::{HttpCheck, ServerCheck};
+use csp_policy::{HttpCheck, ServerCheck, TlsCheck};
+use csp_wire::tls::{self, Answer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -63,9 +65,10 @@ async fn once(at: SocketAddr, end: SocketAddr, check: &ServerCheck) -> Result<()
     let time = Duration::from_millis(check.timeout_ms.into());
     let checked = async {
         let connected = TcpStream::connect(at).await.map_err(|error| error.to_string())?;
-        match &check.http {
-            Some(http) => ask(connected, end, http).await,
-            None => Ok(()),
+        match (&check.http, &check.tls) {
+            (Some(http), _) => ask(connected, end, http).await,
+            (None, Some(tls)) => greet(connected, tls).await,
+            (None, None) => Ok(()),
         }
     };
     let late = || format!("no answer within {} ms", check.timeout_ms);
@@ -91,6 +94,26 @@ async fn ask(mut stream: TcpStream, end: SocketAddr, http: &HttpCheck) -> Result
     }
 }
 
+/// Begins a TLS handshake; only the start of the answer is read.
+async fn greet(mut stream: TcpStream, check: &TlsCheck) -> Result<(), String> {
+    let mut hello = [0; tls::HELLO_LEN_MAX];
+    let len = tls::client_hello(check.name.as_deref(), &mut hello).ok_or("the name is too long")?;
+    stream.write_all(&hello[..len]).await.map_err(|error| error.to_string())?;
+    let (mut start, mut len) = ([0; tls::ANSWER_LEN], 0);
+    loop {
+        match tls::answer(&start[..len]) {
+            Answer::More => {}
+            Answer::Hello => return Ok(()),
+            Answer::Alert(description) => return Err(format!("TLS alert {description}")),
+            Answer::Other => return Err("the answer is not TLS".to_owned()),
+        }
+        match stream.read(&mut start[len..]).await.map_err(|error| error.to_string())? {
+            0 => return Err("no answer to the ClientHello".to_owned()),
+            read => len += read,
+        }
+    }
+}
+
 /// Returns the status of a status line's start (RFC 9112 §4).
 fn status_of(start: &[u8; STATUS_LEN]) -> Option<u16> {
     let digits = start.strip_prefix(b"HTTP/1.")?.get(2..)?;
@@ -103,6 +126,29 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_server_of_tls_greets() {
+        let check = ServerCheck { tls: Some(TlsCheck::default()), ..ServerCheck::default() };
+        for (answer, expected) in [
+            (&b"\x16\x03\x03\0\x7a\x02\0\0\x76"[..], Ok(())),
+            (b"\x15\x03\x03\0\x02\x02\x28", Err("TLS alert 40")),
+            (b"HTTP/1.1 400 Bad Request\r\n", Err("the answer is not TLS")),
+            (b"\x16\x03", Err("no answer to the ClientHello")),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let at = listener.local_addr().unwrap();
+            tokio::spawn(async move {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut hello = [0; 1024];
+                let len = stream.read(&mut hello).await.unwrap();
+                assert_eq!((hello[..2] == [22, 3], len > 100), (true, true));
+                stream.write_all(answer).await.unwrap();
+            });
+            let found = once(at, "192.0.2.1:443".parse().unwrap(), &check).await;
+            assert_eq!(found, expected.map_err(str::to_owned));
+        }
+    }
 
     /// Answers one connection with these bytes.
     async fn server(answer: &'static [u8]) -> SocketAddr {

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use csp_tcp::{CongestionControl, ConnectionOptions, EcnMode, StackConfig};
-use csp_types::{FlowLabel, Instant, NodeId};
+use csp_types::{FlowLabel, Instant, NodeId, Prefix};
 
 use super::backlog::{Backlog, BacklogLimits};
 use super::pool::{Candidate, MemberId, Pools, WARM};
@@ -89,6 +89,8 @@ pub struct ServiceSpec {
     /// The number of the service between both ends that examines their bytes; `None`: they are relayed as
     /// they are.
     pub between: Option<u32>,
+    /// The networks of balancers in front, whose connections begin with a header of the PROXY protocol.
+    pub accept_proxy_from: Vec<Prefix>,
     /// How the plain servers of its pool are reached.
     pub servers: ServerOptions,
     /// TCP options of its connections.
@@ -317,6 +319,7 @@ impl Services {
             pool: Vec::new(),
             local: None,
             between: None,
+            accept_proxy_from: Vec::new(),
             servers: ServerOptions::default(),
             tcp: ServiceTcp::default(),
             backlog: BacklogLimits::default(),
@@ -433,6 +436,7 @@ mod tests {
             pool,
             local: None,
             between: None,
+            accept_proxy_from: Vec::new(),
             servers: ServerOptions::default(),
             tcp: ServiceTcp::default(),
             backlog: BacklogLimits::default(),

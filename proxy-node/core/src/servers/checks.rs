@@ -6,13 +6,14 @@
 //!                    │ refused, late    │ late, another answer ▶ failed: `fall` in a row put it out of use
 //! ```
 //! Each worker checks for itself, from the egress address by which it connects for clients. Only the status
-//! of an answer counts.
+//! of an answer counts, or that it is the start of TLS.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use csp_types::{Duration, FlowLabel, Instant};
+use csp_wire::tls::{self, Answer};
 
 use crate::context::Turn;
 use crate::dispatch::pool::{Member, MemberId, ServerId};
@@ -48,7 +49,16 @@ pub struct CheckSpec {
     /// The header that the server expects.
     pub header: Option<ProxyHeader>,
     /// What is asked; `None`: the connection is enough.
-    pub http: Option<HttpCheck>,
+    pub question: Option<Question>,
+}
+
+/// What a server is asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Question {
+    /// A request over HTTP/1.1.
+    Http(HttpCheck),
+    /// This ClientHello, which passes if a ServerHello is the answer.
+    Tls(Arc<[u8]>),
 }
 
 /// A request over HTTP/1.1.
@@ -163,8 +173,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         if let Some(header) = header {
             self.cx.tcp.write(now, label, &header.local());
         }
-        match spec.as_ref().and_then(|spec| spec.http.as_ref()) {
-            Some(http) => _ = self.cx.tcp.write(now, label, &http.request),
+        match spec.as_ref().and_then(|spec| spec.question.as_ref()) {
+            Some(Question::Http(http)) => _ = self.cx.tcp.write(now, label, &http.request),
+            Some(Question::Tls(hello)) => _ = self.cx.tcp.write(now, label, hello),
             None if header.is_some() => {
                 self.check_result(server, Ok(()));
                 self.cx.tcp.shutdown(now, label);
@@ -191,9 +202,12 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             self.check_result(server, result);
         }
         let read = self.cx.tcp.consume(self.cx.now, label, usize::MAX);
+        let spec = self.calls.checks.spec(server.member);
+        let is_tls = spec.is_some_and(|spec| matches!(spec.question, Some(Question::Tls(_))));
         let Some(flow) = self.cx.flows.get_mut(label) else { return };
         (flow.app_finished, flow.bytes_from_app) = (true, flow.bytes_from_app + read as u64);
-        if finished {
+        // A server would wait for the rest of the handshake.
+        if finished || is_tls {
             self.cx.tcp.close(self.cx.now, label);
             self.leave_to_engine(label);
         } else if flow.bytes_from_app > ANSWER_MAX {
@@ -204,18 +218,19 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
 
     /// Returns what the first bytes of an answer say; `None` if they have not arrived.
     fn result_of(&mut self, label: FlowLabel, server: ServerId, finished: bool) -> Option<Result<(), u32>> {
-        let (mut line, mut len) = ([0; STATUS_LEN], 0);
+        let (mut start, mut len) = ([0; STATUS_LEN], 0);
         for byte in self.cx.tcp.peek(label, STATUS_LEN).flatten() {
-            line[len] = *byte;
+            start[len] = *byte;
             len += 1;
         }
-        if len < STATUS_LEN && !finished {
-            return None;
-        }
+        let start = &start[..len];
         let spec = self.calls.checks.spec(server.member);
-        let passes = match spec.as_ref().and_then(|spec| spec.http.as_ref()) {
+        let passes = match spec.as_ref().and_then(|spec| spec.question.as_ref()) {
             None => true,
-            Some(http) => status(&line[..len]).is_some_and(|status| http.status.contains(&status)),
+            Some(Question::Http(_)) if len < STATUS_LEN && !finished => return None,
+            Some(Question::Http(http)) => status(start).is_some_and(|status| http.status.contains(&status)),
+            Some(Question::Tls(_)) if tls::answer(start) == Answer::More && !finished => return None,
+            Some(Question::Tls(_)) => tls::answer(start) == Answer::Hello,
         };
         Some(if passes { Ok(()) } else { Err(reason::INVALID) })
     }

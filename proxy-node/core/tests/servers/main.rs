@@ -2,9 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "a panic is a failed test")]
 
 mod choice;
+mod preface;
 mod world;
 
-use csp_proxy_core::{BacklogLimits, CheckSpec, HttpCheck, ProxyHeader, ServerOptions, ServiceSpec};
+use csp_proxy_core::{
+    BacklogLimits, CheckSpec, HttpCheck, ProxyHeader, Question, ServerOptions, ServiceSpec,
+};
 use csp_tcp::FailReason;
 use csp_types::Duration;
 
@@ -321,9 +324,13 @@ fn a_connection_outlives_its_service_and_waits_for_a_network_node() {
 }
 
 fn checked(http: bool, header: Option<ProxyHeader>) -> ServiceSpec {
-    let http =
-        http.then(|| HttpCheck { request: b"GET /health HTTP/1.1\r\n\r\n"[..].into(), status: 200..=399 });
-    let check = CheckSpec { interval: 2 * S, timeout: S, rise: 2, fall: 3, port: None, header, http };
+    let request = b"GET /health HTTP/1.1\r\n\r\n"[..].into();
+    let question = http.then(|| Question::Http(HttpCheck { request, status: 200..=399 }));
+    asked(question, header)
+}
+
+fn asked(question: Option<Question>, header: Option<ProxyHeader>) -> ServiceSpec {
+    let check = CheckSpec { interval: 2 * S, timeout: S, rise: 2, fall: 3, port: None, header, question };
     let servers = ServerOptions { check: Some(check.into()), header, ..ServerOptions::default() };
     ServiceSpec { servers, ..web(&[1, 2]) }
 }
@@ -479,5 +486,32 @@ fn streams_are_right_with_losses_and_resets() {
             }
         }
         w.assert_empty(&format!("seed {seed}"));
+    }
+}
+
+/// A check that begins a TLS handshake passes with the server's hello, and leaves the connection then.
+#[test]
+fn a_check_over_tls_passes_if_the_server_greets() {
+    for (answer, passes) in [
+        (&b"\x16\x03\x03\0\x7a\x02\0\0\x76\x03\x03"[..], true),
+        (b"\x15\x03\x03\0\x02\x02\x28", false),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", false),
+        (b"", false),
+    ] {
+        let mut w = World::new(&[1, 2]);
+        w.policy(vec![asked(Some(Question::Tls(b"hello"[..].into())), None)]);
+        let mut answered = 0;
+        for _ in 0..1_000 {
+            w.run(10 * MS);
+            let new: Vec<_> = w.server(1).accepted[answered..].to_vec();
+            answered += new.len();
+            new.into_iter().for_each(|label| w.server(1).write(label, answer));
+        }
+        assert!(answered >= 4, "{answered} checks");
+        let first = w.server(1).accepted[0];
+        assert_eq!(w.server(1).at(first).read, b"hello");
+        let seen = w.server(1).at(first);
+        assert!(seen.finished || seen.end.is_some(), "{seen:?}");
+        assert_eq!(w.members()[0].1, !passes, "{answer:02x?}");
     }
 }

@@ -237,6 +237,7 @@ pub fn web(servers: &[u8]) -> ServiceSpec {
         pool: servers.iter().map(plain).collect(),
         local: None,
         between: None,
+        accept_proxy_from: Vec::new(),
         servers: ServerOptions::default(),
         tcp: ServiceTcp::default(),
         backlog: BacklogLimits::default(),
@@ -246,8 +247,13 @@ pub fn web(servers: &[u8]) -> ServiceSpec {
 impl World {
     /// Returns a world whose service has these servers, all of which listen.
     pub fn new(servers: &[u8]) -> Self {
+        World::with_room(servers, 512)
+    }
+
+    /// As [`World::new`], with room for this many connections.
+    pub fn with_room(servers: &[u8], connections: usize) -> Self {
         let tcp = StackConfig {
-            connections: 512,
+            connections,
             blocks: 8192,
             keepalive_idle: Some(Duration::from_secs(10)),
             time_wait: Duration::from_secs(1),

@@ -139,6 +139,7 @@ pub fn pool(members: &[u16]) -> ServiceSpec {
         pool: members.iter().map(|port| PoolServer::of_node(node(*port), *port)).collect(),
         local: None,
         between: None,
+        accept_proxy_from: Vec::new(),
         servers: ServerOptions::default(),
         tcp: ServiceTcp::default(),
         backlog: BacklogLimits::default(),

@@ -170,6 +170,7 @@ impl World {
             pool: vec![PoolServer::of_node(node, SERVER as u16)],
             local: None,
             between: Some(3),
+            accept_proxy_from: Vec::new(),
             servers: ServerOptions::default(),
             tcp: ServiceTcp { pacing: Some(false), ..ServiceTcp::default() },
             backlog: BacklogLimits::default(),

@@ -30,6 +30,7 @@ impl ChannelPlan {
             pool: Vec::new(),
             local: Some(self.spec.number),
             between: None,
+            accept_proxy_from: Vec::new(),
             servers: ServerOptions::default(),
             tcp: ServiceTcp::default(),
             backlog: BacklogLimits::default(),
