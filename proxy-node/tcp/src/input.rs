@@ -109,7 +109,8 @@ impl Tcb {
         if segment.flags.rst() {
             return self.process_rst(cx, &segment);
         }
-        if self.state == State::SynReceived && segment.flags.syn() && segment.seq == self.irs {
+        let seq = segment.seq;
+        if self.state == State::SynReceived && segment.flags.syn() && seq == self.irs {
             if !segment.flags.ack() {
                 // A retransmitted SYN: our SYN/ACK is sent again.
                 self.renegotiate_ecn(&segment);
@@ -131,7 +132,7 @@ impl Tcb {
         self.process_ack(cx, &segment)?;
         // TS.Recent is updated only now, because a segment with an unacceptable acknowledgement must have no
         // effect. It is updated before the state is checked, because TIME-WAIT inherits it.
-        self.update_ts_recent(cx, &segment);
+        self.update_ts_recent(cx, seq, &segment.options);
         if self.state == State::Done {
             return Ok(());
         }

@@ -180,7 +180,7 @@ impl Tcb {
         let window = self.rcv_edge.since(self.rcv_nxt);
         self.rcv_nxt = seq.plus(1);
         self.rcv_edge = self.rcv_nxt.plus(window);
-        self.last_ack_sent = self.rcv_nxt;
+        self.last_ack_sent = seq; // the SYN is not acknowledged yet (RFC 7323 §4.3 (1))
     }
 
     /// The sequence number of the first byte in the send queue.
@@ -256,6 +256,9 @@ impl Tcb {
         self.timers.stop_retransmission();
         self.state = State::Established;
         self.syn_due = false;
+        // Without our SYN/ACK the peer's SYN is not acknowledged yet. That is so after a simultaneous open,
+        // too, if the peer's SYN/ACK arrives before ours is sent.
+        self.ack_now |= self.last_ack_sent != self.rcv_nxt;
         self.pending.established = true;
         self.progress_at = cx.now;
         self.start_keepalive(cx);

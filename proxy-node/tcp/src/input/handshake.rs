@@ -36,6 +36,7 @@ impl Tcb {
         self.snd_nxt = self.iss.plus(1);
         self.syn_due = false;
         self.window_field(cx, true);
+        self.on_ack_sent();
         self.ack_now = true;
     }
 
@@ -67,7 +68,6 @@ impl Tcb {
         if flags.ack() {
             self.sample_handshake(segment);
             self.establish(cx, segment.ack, segment.seq, u32::from(segment.window));
-            self.ack_now = true;
         } else {
             // Simultaneous open: our SYN is sent again, now with an acknowledgement.
             self.state = State::SynReceived;

@@ -1,5 +1,7 @@
 //! Acceptability checks: timestamps, windows, RST and SYN (RFC 7323 §5, RFC 9293 §3.10.7.4, RFC 5961).
 
+use csp_wire::tcp::Options;
+
 use crate::api::{DropReason, FailReason, State};
 use crate::input::{Incoming, Reject};
 use crate::seq::{Seq, SeqRange};
@@ -81,9 +83,9 @@ impl Tcb {
     }
 
     /// Updates TS.Recent from the segment that the next acknowledgement responds to (RFC 7323 §4.3 (2)).
-    pub(super) fn update_ts_recent(&mut self, cx: &Context<'_>, segment: &Incoming<'_>) {
-        if let Some(timestamps) = segment.options.timestamps.filter(|_| self.timestamps)
-            && !segment.seq.after(self.last_ack_sent)
+    pub(super) fn update_ts_recent(&mut self, cx: &Context<'_>, seq: Seq, options: &Options) {
+        if let Some(timestamps) = options.timestamps.filter(|_| self.timestamps)
+            && !seq.after(self.last_ack_sent)
         {
             (self.ts_recent, self.ts_recent_at_s) = (timestamps.value, seconds(cx.now));
         }

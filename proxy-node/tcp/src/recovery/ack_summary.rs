@@ -22,6 +22,8 @@ pub(crate) struct AckSummary {
     pub timestamp_offset: u32,
     /// The shortest round trip measured before.
     pub rtt_min: Option<Duration>,
+    /// The retransmission timer fired since SND.UNA last advanced.
+    pub timed_out: bool,
     /// Sequence numbers newly acknowledged, newly SACKed, and newly delivered in either way.
     pub acked: u32,
     pub sacked: u32,
@@ -46,6 +48,8 @@ pub(crate) struct AckSummary {
     sacked_sent: Option<(Instant, Instant)>,
     /// An acknowledged record was sent more than once.
     ambiguous: bool,
+    /// Of the acknowledged records that were retransmitted: the earliest time of a last transmission.
+    resent: Option<Instant>,
 }
 
 impl AckSummary {
@@ -58,6 +62,7 @@ impl AckSummary {
             echo: None,
             timestamp_offset: 0,
             rtt_min: None,
+            timed_out: false,
             acked: 0,
             sacked: 0,
             delivered: 0,
@@ -71,6 +76,7 @@ impl AckSummary {
             acked_sent: None,
             sacked_sent: None,
             ambiguous: false,
+            resent: None,
         }
     }
 
@@ -79,6 +85,9 @@ impl AckSummary {
     pub fn note_send_time(&mut self, record: &Record, cumulative: bool) {
         if record.retransmitted || record.folded {
             self.ambiguous |= cumulative;
+            if record.retransmitted && cumulative {
+                self.resent = Some(self.resent.map_or(record.sent, |sent| sent.min(record.sent)));
+            }
             return;
         }
         let sent = if cumulative { &mut self.acked_sent } else { &mut self.sacked_sent };
@@ -100,7 +109,15 @@ impl AckSummary {
     }
 
     /// The round trip by timestamps, for retransmitted data (RFC 7323 §4.1), in whole milliseconds.
+    ///
+    /// After a timeout, an echo older than the retransmission does not show which of the two is acknowledged.
+    /// If the original arrived and its acknowledgement was lost, the peer discards the retransmission as a
+    /// duplicate, and its reply echoes the original (RFC 7323 §5.3 R2). The sample would contain the
+    /// timeouts, so RFC 6298 §3 (Karn) excludes it.
     pub fn round_trip_by_timestamp(&self) -> Option<Duration> {
+        if self.timed_out && self.resent.is_some_and(|sent| self.echoes_before(sent)) {
+            return None;
+        }
         let echo = self.echo.filter(|&echo| echo != 0 && self.acked > 0)?;
         let now = self.at.as_millis_u32().wrapping_add(self.timestamp_offset);
         let elapsed = now.wrapping_sub(echo);

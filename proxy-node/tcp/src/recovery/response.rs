@@ -25,6 +25,7 @@ impl Tcb {
         summary.echo = echo.filter(|_| self.timestamps);
         summary.timestamp_offset = self.timestamp_offset;
         summary.rtt_min = self.rtt.min();
+        summary.timed_out = self.timers.retries > 0;
         summary.duplicate_bytes_apply = !self.sack;
         summary
     }
@@ -98,7 +99,9 @@ impl Tcb {
         }
     }
 
-    /// Undoes a spurious loss response, detected by F-RTO, timestamps or duplicate reports.
+    /// Undoes a spurious loss response, detected by F-RTO, timestamps or duplicate reports. The back-off
+    /// stays until a round trip is measured (RFC 6298 §5): if the round trip has become longer than the
+    /// timeout, the next timeout would be spurious, too.
     fn detect_spurious_response(&mut self, cx: &mut Context<'_>, summary: &AckSummary) {
         let complete = !self.snd_una.before(self.recovery.recover);
         let timeout = self.recovery.phase == Phase::Timeout;
@@ -122,7 +125,6 @@ impl Tcb {
         if by_order || by_echo || by_duplicates {
             cx.counters.spurious_recoveries += 1;
             self.congestion.undo(cx.now);
-            self.rtt.reset_backoff();
             self.recovery.undo_response(cx.records);
         }
     }

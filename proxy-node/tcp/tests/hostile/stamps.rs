@@ -98,6 +98,47 @@ fn echoes_of_now_and_of_long_ago_move_the_timeout_within_its_bounds_only() {
     }
 }
 
+/// The acknowledgement of the original is lost, and the peer discards the retransmissions as duplicates: its
+/// reply to the last of them echoes the original (RFC 7323 §5.3 R2). Such a reply is no measurement (RFC 6298
+/// §3); the next exchange is one.
+#[test]
+fn an_echo_of_the_original_after_timeouts_does_not_count_them_as_round_trip() {
+    let mut peer = open();
+    for round in 1..10u32 {
+        peer.write(100);
+        let (header, _) = peer.receive().unwrap();
+        let original = header.options.timestamps.unwrap().value;
+        peer.ack = peer.ack.wrapping_add(100);
+        let lost = round == 5;
+        peer.wait(if lost { Duration::from_secs(20) } else { Duration::from_millis(20) });
+        assert_eq!(peer.stack.counters().retransmission_timeouts >= 4, round >= 5);
+        peer.send_with(Flags::ACK, stamped(1_000 + round, original), &[]);
+        let info = peer.info();
+        assert_eq!(info.in_flight, 0);
+        assert!(info.srtt_us < 21_000, "round {round}: {} µs", info.srtt_us);
+        let least = Duration::from_secs(if lost { 3 } else { 0 });
+        assert!(info.rto >= least, "round {round}: the back-off stays until a measurement: {:?}", info.rto);
+        assert!(lost || info.rto < Duration::from_millis(300), "round {round}: {:?}", info.rto);
+    }
+}
+
+/// The round trip becomes longer than the timeout: the first echo of an original without a timeout measures it.
+#[test]
+fn a_round_trip_that_has_become_longer_is_measured_when_no_timeout_is_spurious_any_more() {
+    let mut peer = open();
+    for round in 1..10u32 {
+        peer.write(100);
+        let (header, _) = peer.receive().unwrap();
+        let original = header.options.timestamps.unwrap().value;
+        peer.ack = peer.ack.wrapping_add(100);
+        peer.wait(if round < 5 { Duration::from_millis(20) } else { Duration::from_secs(3) });
+        peer.send_with(Flags::ACK, stamped(1_000 + round, original), &[]);
+    }
+    let (info, timeouts) = (peer.info(), peer.stack.counters().retransmission_timeouts);
+    assert!(info.rto > Duration::from_secs(3) && info.srtt_us > 500_000, "{info:?}");
+    assert!(timeouts <= 4, "{timeouts} timeouts: only the first long round trip may cause any");
+}
+
 #[test]
 fn forged_timestamps_poison_paws_only_with_exact_numbers() {
     let mut peer = open();
