@@ -138,7 +138,8 @@ impl World {
             let c = engine.stack.counters();
             assert_eq!(watch.needless(), 0, "side {side} retransmitted on a clean link: {c:?}");
             assert_eq!(c.fast_recoveries, 0, "side {side} detected loss on a clean link");
-            assert_eq!(c.retransmission_timeouts, 0, "side {side} timed out on a clean link");
+            let timeouts = c.retransmission_timeouts - watch.misunderstood_syns;
+            assert_eq!(timeouts, 0, "side {side} timed out on a clean link");
         }
     }
 

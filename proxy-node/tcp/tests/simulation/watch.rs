@@ -54,6 +54,8 @@ pub struct View {
     // Sending.
     /// Our last SYN carried an acknowledgement.
     answered_syn: bool,
+    /// An older connection of the other side answered our last SYN, which is therefore sent again.
+    misunderstood: bool,
     pub top: u64,
     una: u64,
     edge: u64,
@@ -92,6 +94,9 @@ pub struct Watch {
     cookies: Cookies,
     /// Views that ended, and the data they retransmitted.
     pub again: u64,
+    /// SYNs sent again after an older connection of the other side answered, for example one in TIME-WAIT that
+    /// the SYN's timestamp and sequence number do not follow (RFC 9293 §3.10.7.3 first check, RFC 6191 §2).
+    pub misunderstood_syns: u64,
     /// Memory was short at some time: windows may have shrunk, and bytes may have been dropped.
     pub memory_short: bool,
 }
@@ -104,7 +109,8 @@ fn relative(seq: u32, to: u32, near: u64) -> i64 {
 impl Watch {
     pub fn new(config: StackConfig) -> Watch {
         let cookies = Cookies::default();
-        Watch { views: BTreeMap::new(), config, cookies, again: 0, memory_short: false }
+        let views = BTreeMap::new();
+        Watch { views, config, cookies, again: 0, misunderstood_syns: 0, memory_short: false }
     }
 
     /// Observes a packet that is sent. `anonymous`: it belongs to no connection block (a reply to a stray
@@ -155,7 +161,10 @@ impl Watch {
         }
         let view = self.views.get_mut(&packet.tuple).expect("it was put there");
         assert!(packet.payload.is_empty() && view.una == 0, "SYN {view:?}");
-        view.again += u64::from(view.top > 0 && flags.ack() == view.answered_syn);
+        let again = view.top > 0 && flags.ack() == view.answered_syn;
+        let misunderstood = core::mem::take(&mut view.misunderstood) && again;
+        self.misunderstood_syns += u64::from(misunderstood);
+        view.again += u64::from(again && !misunderstood);
         view.answered_syn = flags.ack();
         view.top = view.top.max(1);
         if flags.ack() {
@@ -186,6 +195,9 @@ impl Watch {
         }
         let Some(view) = self.views.get_mut(&tuple) else { return };
         view.patience = Patience::default();
+        let awaits_answer = view.top == 1 && view.una == 0 && !view.answered_syn && !flags.rst();
+        view.misunderstood |=
+            !taken && awaits_answer && flags.ack() && packet.header.ack != view.iss.wrapping_add(1);
         if !taken || view.theirs.is_none() {
             return;
         }
@@ -309,6 +321,7 @@ impl View {
             theirs: None,
             sends,
             answered_syn: false,
+            misunderstood: false,
             top: 0,
             una: 0,
             edge: 1,
