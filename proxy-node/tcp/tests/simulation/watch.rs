@@ -78,6 +78,9 @@ pub struct View {
     next: u64,
     last_ack: u64,
     advertised: u64,
+    /// Right edge up to which the engine may accept data before its next segment advertises a window: after a
+    /// cookie it computes the window anew (`cookies.rs`).
+    restored: u64,
     /// How far roundings may have advanced the edge since the window was largest.
     rounded: u64,
     owed_since: Option<Instant>,
@@ -338,6 +341,7 @@ impl View {
             next: 1,
             last_ack: 0,
             advertised: 1,
+            restored: 0,
             rounded: 0,
             owed_since: None,
             idle_since: None,

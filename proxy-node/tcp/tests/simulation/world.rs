@@ -475,9 +475,7 @@ impl World {
                 let watch = self.watches[to].as_mut().expect("engines are watched");
                 let opens = counters.passive_opens > before.passive_opens;
                 if counters.syn_cookies_accepted > before.syn_cookies_accepted {
-                    watch.on_cookie_taken(packet);
-                    // The window that the cookie advertised was computed when others used less of the memory.
-                    watch.memory_short |= self.scenario.theme == Theme::Crowded;
+                    watch.on_cookie_taken(packet, self.scenario.theme == Theme::Crowded);
                 }
                 watch.memory_short |= is_memory_short(counters);
                 watch.on_delivered(self.now, packet, result.is_ok(), opens);

@@ -111,7 +111,7 @@ impl View {
         assert!(ack >= self.last_ack as i64, "acknowledges less than before: {ack}, {self:?}");
         let ack = ack as u64;
         assert!(memory_short || ack == self.next, "acknowledges {ack}, not everything: {self:?}");
-        self.last_ack = ack;
+        (self.last_ack, self.restored) = (ack, 0);
         self.owed_since = (ack < self.next).then_some(now);
         let edge = ack + (u64::from(header.window) << self.shift(&ours));
         // RFC 9293 §3.8.6: the window does not shrink.
@@ -165,7 +165,7 @@ impl View {
         let at = relative(packet.header.seq, self.irs.expect("a SYN came"), self.next);
         let end = at + i64::from(packet.len());
         let (from, to) = (at.max(1) as u64, end.max(1) as u64);
-        let advertised = self.advertised.max(self.next);
+        let advertised = self.advertised.max(self.next).max(self.restored);
         let fin_fits = packet.header.flags.fin() && to <= advertised + 1;
         self.got.insert(from, if fin_fits { to } else { to.min(advertised) });
         self.next = self.got.end_of_first(self.next);

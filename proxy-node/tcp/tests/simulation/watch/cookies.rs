@@ -45,8 +45,11 @@ impl Cookies {
 }
 
 impl Watch {
-    /// The engine accepted a packet as the acknowledgement of a cookie: a connection begins.
-    pub fn on_cookie_taken(&mut self, packet: &Packet) {
+    /// The engine accepted a packet as the acknowledgement of a cookie: a connection begins. Nothing records
+    /// the window that the cookie advertised (RFC 4987 §3.6), so RCV.WND is computed anew. With
+    /// `memory_varies` it may be smaller or larger than that window: a probe of a window that was closed then
+    /// is accepted if it is open now (RFC 9293 §3.10.7.4 first check).
+    pub fn on_cookie_taken(&mut self, packet: &Packet, memory_varies: bool) {
         let tuple = packet.at_receiver();
         let (iss, irs) = (packet.header.ack.wrapping_sub(1), packet.header.seq.wrapping_sub(1));
         let (header, sends) = *self.cookies.sent.get(&(tuple, iss)).expect("a cookie that was never sent");
@@ -60,6 +63,10 @@ impl Watch {
         view.recent = packet.header.options.timestamps.map_or(0, |t| t.value);
         (view.answered_syn, view.top, view.last_ack) = (true, 1, 1);
         view.advertised = 1 + u64::from(header.window); // RFC 7323 §2.2: not scaled
+        if memory_varies {
+            view.restored = 1 + u64::from(self.config.receive_window_max.min(0xffff));
+            self.memory_short = true;
+        }
         self.views.insert(tuple, view);
     }
 }
