@@ -33,9 +33,11 @@ const SECONDS: u64 = 2;
 const OUT_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xc]);
 const SINK_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xd]);
 
-/// The server at the other end of the second veth, and an address there that nobody has.
+/// The server at the other end of the second veth, an address there that nobody has, and the one in whose
+/// name the server is asked for.
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 88, 0, 9));
 const BEHIND: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 10);
+const EGRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 88, 0, 8));
 
 /// What forwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -198,7 +200,7 @@ fn open(way: Way) -> (Vec<LanPort>, Option<Driver>) {
         lan.push(open.port);
     }
     driver.classify(false, csp_xdp::Diverted::Nothing).unwrap();
-    driver.set_addresses(std::iter::once(load::service().ip())).unwrap();
+    driver.set_addresses([load::service().ip(), EGRESS].into_iter()).unwrap();
     (lan, Some(driver))
 }
 
@@ -230,7 +232,7 @@ fn forward_to_server(worker: &mut NetworkWorker) {
     let server = PoolServer { id: 1, address: SERVER, tunnel: None, weight: 1, up: true };
     let pool = Pool::new(load::service(), Transport::Tcp, vec![server]);
     let pools = Arc::new(Pools::new(1, vec![pool]));
-    let mut rules = RuleSet::new(16, &[], &[], pools, &[], &[load::service().ip()]).unwrap();
+    let mut rules = RuleSet::new(16, &[], &[], pools, &[EGRESS], &[load::service().ip()]).unwrap();
     worker.exchange_rules(Instant::from_nanos(1), &mut rules);
     // The server's Ethernet address is learnt before frames come.
     let begin = std::time::Instant::now();

@@ -1,4 +1,5 @@
-//! The handshake of a client, segment by segment: several segments of the peer arrive before the client sends.
+//! The handshake of a client, segment by segment: several segments of the peer arrive before the client
+//! sends.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 

@@ -19,6 +19,10 @@ const MIXED: u16 = 8091;
 const TOLD: u16 = 8092;
 /// The same behind a balancer, which is on the client's host.
 const BEHIND: u16 = 8094;
+/// A service whose servers are asked for TLS, which the first has.
+const TLS: u16 = 8096;
+const SPEAKS_TLS: u16 = 18_084;
+const NO_TLS: u16 = 18_085;
 /// A service whose server has a name, and a backup.
 const NAMED: u16 = 8093;
 const NAME: &str = "plain.csp.test";
@@ -32,7 +36,7 @@ const FILE_LEN: usize = 20 << 20;
 fn policy() -> String {
     let plain = |port: u16| format!("{{address: {CLIENT_ADDRESS}, port: {port}}}");
     let [first, second] = SERVERS.map(plain);
-    let told = plain(EXPECTS_HEADER);
+    let [told, tls, no_tls] = [EXPECTS_HEADER, SPEAKS_TLS, NO_TLS].map(plain);
     format!(
         "apiVersion: csp/v1
 services:
@@ -46,6 +50,11 @@ services:
     accept_proxy_from: [{CLIENT_ADDRESS}/32]
     pool: [{told}]
     servers: {{proxy_protocol: v2}}
+  - name: tls
+    vip: {VIP}
+    port: {TLS}
+    pool: [{tls}, {no_tls}]
+    servers: {{check: {{interval_ms: 200, timeout_ms: 200, rise: 1, fall: 2, tls: {{name: www.example}}}}}}
   - name: named
     vip: {VIP}
     port: {NAMED}
@@ -185,6 +194,49 @@ fn a_dead_server(cluster: &Cluster, first: Process) -> Process {
     first
 }
 
+/// Starts nginx with a certificate of its own.
+fn server_of_tls(cluster: &Cluster) -> Process {
+    let dir = cluster.scratch().join("tls");
+    fs::create_dir_all(&dir).unwrap();
+    let file = |name: &str| dir.join(name).display().to_string();
+    let (key, certificate) = (file("key.pem"), file("certificate.pem"));
+    let request = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=www.example"];
+    let openssl = [&request[..], &["-keyout", &key, "-out", &certificate]].concat();
+    cluster.client.run("openssl", &openssl).unwrap();
+    let conf = format!(
+        "daemon off;\nworker_processes 1;\npid {};\nerror_log {};\nuser root;\n\
+         events {{ worker_connections 64; }}\nhttp {{\naccess_log off;\nserver {{\nlisten {SPEAKS_TLS} ssl;\n\
+         ssl_certificate {certificate};\nssl_certificate_key {key};\n\
+         location = /who {{ return 200 \"{SPEAKS_TLS}\n\"; }}\n}}\n}}\n",
+        file("pid"),
+        file("error.log")
+    );
+    fs::write(file("nginx.conf"), conf).unwrap();
+    let mut command = cluster.client.command("nginx");
+    command.args(["-c", &file("nginx.conf")]);
+    Process::spawn("an nginx with TLS", command, &dir.join("log")).unwrap()
+}
+
+/// The server that does not speak TLS is put out of use; the other one serves HTTPS through the VIP.
+fn a_check_over_tls(cluster: &Cluster) {
+    let _servers = [server_of_tls(cluster), server(cluster, NO_TLS)];
+    let row = |port: u16| {
+        let rows = cluster.cspctl(&["services"]).unwrap();
+        let service = rows.lines().skip_while(|line| !line.starts_with("tls ")).collect::<Vec<_>>();
+        let server = format!("{CLIENT_ADDRESS}:{port}");
+        service.iter().find(|line| line.contains(&server)).map(|line| line.to_string()).unwrap_or_default()
+    };
+    wait_until("the results of checks over TLS", SERVING_DEADLINE, || {
+        (row(SPEAKS_TLS).contains(" up ") && row(NO_TLS).contains("down (")).then_some(())
+    })
+    .unwrap_or_else(|error| panic!("{error:#}\n{}\n{}", row(SPEAKS_TLS), row(NO_TLS)));
+    for _ in 0..4 {
+        let url = format!("https://{VIP}:{TLS}/who");
+        let answer = cluster.client.run("curl", &["-sSk", "-m", "10", &url]).unwrap();
+        assert_eq!(answer.trim(), SPEAKS_TLS.to_string());
+    }
+}
+
 /// A request as a balancer sends it, in two parts; prints the answer's last line.
 const BALANCER: &str = "
 import socket, sys, time
@@ -202,8 +254,11 @@ fn a_balancer_in_front(cluster: &Cluster) {
     let seen = cluster.client.run("python3", &["-c", BALANCER, VIP, &BEHIND.to_string()]).unwrap();
     assert_eq!(seen.trim(), format!("{EXPECTS_HEADER} 192.0.2.7"));
     assert_eq!(answers(cluster, BEHIND, 1), BTreeMap::from([("failed 56".to_owned(), 1)]));
-    let refused = cluster.metric(Tier::ProxyNode, "csp_drops_total", "no_proxy_header").unwrap();
-    assert!(refused >= 1.0);
+    wait_until("the reset to be counted", SERVING_DEADLINE, || {
+        let refused = cluster.metric(Tier::ProxyNode, "csp_drops_total", "no_proxy_header").ok()?;
+        (refused >= 1.0).then_some(())
+    })
+    .unwrap();
 }
 
 fn apply(cluster: &Cluster, path: &Path) {
@@ -230,6 +285,7 @@ fn plain_servers_stand_behind_a_vip_beside_programs_of_the_cluster() {
     assert_eq!(counts, BTreeMap::from([(format!("{EXPECTS_HEADER} {CLIENT_ADDRESS}"), 3)]));
     a_balancer_in_front(&cluster);
     a_named_server(&cluster, &hosts);
+    a_check_over_tls(&cluster);
     let first = a_dead_server(&cluster, first);
     assert!(cluster.metric(Tier::ProxyNode, "csp_joined_bytes_total", "").unwrap() >= 2.0 * FILE_LEN as f64);
     assert_eq!(cluster.casualties(), "");

@@ -8,8 +8,6 @@
 //! completed: devices do either for packets in tunnels only if the kernel marks them as such, which raw
 //! sockets cannot. Some take the outer protocol for that of the checksum.
 
-use std::net::IpAddr;
-
 use csp_types::{Encapsulation, MacAddr, Transport};
 use csp_wire::checksum::Checksum;
 use csp_wire::offload::{Gso, TxOffload};
@@ -173,7 +171,7 @@ impl<O: NetworkOutput> Tunnel<'_, O> {
         bytes[4..6].copy_from_slice(&len.to_be_bytes());
         // Version 0, no further words, an IP packet, no flags.
         bytes[UDP_HEADER_LEN + 1] = ip_protocol;
-        if let IpAddr::V6(_) = self.outer.destination {
+        if self.outer.destination.is_ipv6() {
             let mut sum = Checksum::pseudo(self.outer.source, self.outer.destination, UDP, len.into())?;
             sum.add(&bytes);
             sum.add(inner.head);

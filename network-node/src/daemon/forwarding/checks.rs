@@ -1,6 +1,6 @@
 //! Active checks of servers that packets are forwarded to: a connection of the host's kernel to the server's
-//! own address now and then, and a request over HTTP or the start of a TLS handshake if the policy has one. UDP
-//! services are checked so, too.
+//! own address now and then, and a request over HTTP or the start of a TLS handshake if the policy has one.
+//! UDP services are checked so, too.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};

@@ -122,7 +122,8 @@ fn an_echo_of_the_original_after_timeouts_does_not_count_them_as_round_trip() {
     }
 }
 
-/// The round trip becomes longer than the timeout: the first echo of an original without a timeout measures it.
+/// The round trip becomes longer than the timeout: the first echo of an original without a timeout measures
+/// it.
 #[test]
 fn a_round_trip_that_has_become_longer_is_measured_when_no_timeout_is_spurious_any_more() {
     let mut peer = open();

@@ -97,8 +97,9 @@ pub struct Watch {
     cookies: Cookies,
     /// Views that ended, and the data they retransmitted.
     pub again: u64,
-    /// SYNs sent again after an older connection of the other side answered, for example one in TIME-WAIT that
-    /// the SYN's timestamp and sequence number do not follow (RFC 9293 §3.10.7.3 first check, RFC 6191 §2).
+    /// SYNs sent again after an older connection of the other side answered, for example one in TIME-WAIT
+    /// that the SYN's timestamp and sequence number do not follow (RFC 9293 §3.10.7.3 first check, RFC 6191
+    /// §2).
     pub misunderstood_syns: u64,
     /// Memory was short at some time: windows may have shrunk, and bytes may have been dropped.
     pub memory_short: bool,
