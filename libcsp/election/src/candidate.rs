@@ -6,6 +6,7 @@ use csp_types::{Duration, Instant, NodeId};
 use csp_wire::election::{Ballot, Beat, Condition, GROUPS_MAX, GroupBallot, GroupBeat, Stage};
 
 use crate::order::Rank;
+use crate::view::VoterView;
 use crate::{BEAT_EVERY, Group, GroupId, HELD_FOR, hash};
 
 /// How old a voter's last ballot may be, to count.
@@ -20,7 +21,8 @@ const PAUSE_AFTER_YIELD: Duration = Duration::from_millis(500);
 /// How long a node keeps a group at least before it gives it to one that is preferred: two nodes whose
 /// policies prefer different ones must not pass it to and fro.
 const KEPT_FOR: Duration = Duration::from_secs(1);
-/// How long a voter that was not heard yet does not raise the number of votes that keep a group.
+/// How long a voter that was added after a node took a group, and was not heard yet, does not raise the
+/// number of votes that keep the group.
 const NEW_FOR: Duration = Duration::from_secs(10);
 
 /// Why a node does not hold a group any more.
@@ -99,14 +101,10 @@ struct Race {
     yields: Option<Option<NodeId>>,
 }
 
-/// What a voter said last.
-#[derive(Debug)]
-struct VoterView {
-    node: NodeId,
-    added: Instant,
-    heard: Option<Instant>,
-    nodes: Vec<(NodeId, Condition)>,
-    groups: Vec<GroupBallot>,
+impl Race {
+    fn held_since(&self) -> Option<Instant> {
+        if let Phase::Holding { since } = self.phase { Some(since) } else { None }
+    }
 }
 
 /// A network node's candidacy for its groups. After each call that takes `now`, send what
@@ -300,11 +298,7 @@ impl Candidate {
             let holders: Vec<NodeId> = said.flatten().collect();
             let count = |node: &NodeId| holders.iter().filter(|holder| *holder == node).count();
             let holder = holders.iter().copied().max_by_key(count);
-            let held_since = match race.phase {
-                Phase::Holding { since } => Some(since),
-                _ => None,
-            };
-            let votes = holder.as_ref().map_or(0, count);
+            let (votes, held_since) = (holder.as_ref().map_or(0, count), race.held_since());
             GroupState { group: race.group.id, epoch: race.seen.max(race.epoch), holder, votes, held_since }
         })
     }
@@ -320,8 +314,12 @@ impl Candidate {
     }
 
     /// Votes that are needed to keep it: so many that nobody else can have a majority.
-    fn to_keep(&self, now: Instant) -> usize {
-        let counts = |voter: &&VoterView| voter.heard.is_some() || voter.added + NEW_FOR <= now;
+    /// `since`: when the node took it. The voters of that time count, heard or not: their majority can elect
+    /// another node.
+    fn to_keep(&self, now: Instant, since: Instant) -> usize {
+        let counts = |voter: &&VoterView| {
+            voter.heard.is_some() || voter.added <= since || voter.added + NEW_FOR <= now
+        };
         let known = self.voters.iter().filter(counts).count();
         let enough = if self.cut_off { known / 2 + 1 } else { known.div_ceil(2) };
         enough.max(1)
@@ -329,8 +327,9 @@ impl Candidate {
 
     /// Determines until when votes keep groups.
     fn count_votes(&mut self, now: Instant) {
-        let to_keep = self.to_keep(now);
-        for race in &mut self.races {
+        for at in 0..self.races.len() {
+            let to_keep = self.to_keep(now, self.races[at].held_since().unwrap_or(now));
+            let race = &mut self.races[at];
             race.votes.sort_unstable_by_key(|(_, sent)| std::cmp::Reverse(*sent));
             race.until = race.votes.get(to_keep - 1).map_or(Instant::ZERO, |(_, sent)| *sent + HELD_FOR);
         }
@@ -481,16 +480,6 @@ impl Candidate {
         race.phase = standing(now + pause);
         self.changes.push_back(Change::Lost { group: race.group.id, by });
         self.due = true;
-    }
-}
-
-impl VoterView {
-    fn node_at(&self, place: Option<u8>) -> Option<NodeId> {
-        self.nodes.get(usize::from(place?)).map(|(node, _)| *node)
-    }
-
-    fn holder(&self, said: &GroupBallot) -> Option<NodeId> {
-        self.node_at(said.holder)
     }
 }
 

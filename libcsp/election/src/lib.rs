@@ -32,6 +32,7 @@ mod candidate;
 mod claims;
 mod held;
 mod order;
+mod view;
 mod voter;
 
 #[cfg(test)]

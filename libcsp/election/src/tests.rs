@@ -171,6 +171,23 @@ fn voters_that_come_together_take_no_group_away() {
 }
 
 #[test]
+fn a_node_that_starts_behind_a_cut_does_not_keep_a_group_with_a_minority() {
+    let mut world = elected(2, 3, group(&[0], None));
+    world.kill(0);
+    world.run(1_000);
+    assert_eq!(world.holders(WEB), [1]);
+    world.cut(0, 2, true);
+    world.start(0);
+    world.kill(1);
+    world.run(1_000);
+    assert_eq!(world.holders(WEB), [0], "two of three proxies are a majority");
+    world.cut(0, 1, true);
+    world.start(1);
+    world.run(3_000);
+    assert_eq!(world.holders(WEB), [1], "the majority is at the other one");
+}
+
+#[test]
 fn nodes_that_prefer_each_other_do_not_pass_a_group_to_and_fro() {
     let mut world = elected(2, 3, group(&[0], Some(100)));
     world.run(5_000);
