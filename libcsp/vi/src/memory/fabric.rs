@@ -32,6 +32,8 @@ pub(super) enum EndState {
 pub(super) struct End {
     pub node: usize,
     pub peer: Option<u64>,
+    /// The peer's node, also after the peer has ended.
+    pub far: Option<usize>,
     pub config: ViConfig,
     pub state: EndState,
     /// Receives that the peer has posted and this end has not used.
@@ -86,6 +88,8 @@ pub(super) struct State {
     pub default_jitter: Duration,
     /// VIs can break while both ends live.
     pub breakable: bool,
+    /// Pairs of nodes, by name, between which nothing arrives.
+    pub cuts: Vec<[String; 2]>,
     order: u64,
     random: u64,
 }
@@ -100,6 +104,7 @@ impl State {
             default_delay: Duration::ZERO,
             default_jitter: Duration::ZERO,
             breakable: false,
+            cuts: Vec::new(),
             order: 0,
             random: seed,
         }
@@ -120,6 +125,7 @@ impl State {
         let end = End {
             node,
             peer: None,
+            far: None,
             config,
             state: EndState::Opening,
             window: 0,
@@ -271,6 +277,9 @@ impl State {
         let Some(end) = self.ends.get(id).filter(|end| self.breakable && end.peer.is_none()) else {
             return false;
         };
+        if self.is_cut(end.node, end.far) {
+            return false;
+        }
         let now = self.now;
         let ends =
             |n: &Notice| n.due <= now && matches!(n.event, Event::Disconnected { vi, .. } if vi.0 == id);
@@ -320,14 +329,34 @@ impl State {
                 || self.next_message(index).is_some())
     }
 
-    /// Returns whether a notice may be polled: when it is due, and for the end of a VI only after its last
-    /// message was polled.
+    /// Returns whether a notice may be polled: when it is due and its way is not cut, and for the end of a VI
+    /// only after its last message was polled.
     pub(super) fn is_deliverable(&self, notice: &Notice) -> bool {
-        let drained = || {
-            let end = notice.vi.and_then(|vi| self.ends.get(vi));
-            end.is_none_or(|end| end.arriving.is_empty())
-        };
-        notice.due <= self.now && (!matches!(notice.event, Event::Disconnected { .. }) || drained())
+        if notice.due > self.now {
+            return false;
+        }
+        let end = notice.vi.and_then(|vi| self.ends.get(vi));
+        if end.is_some_and(|end| self.is_cut(end.node, end.far)) {
+            return false;
+        }
+        match &notice.event {
+            Event::Disconnected { .. } => end.is_none_or(|end| end.arriving.is_empty()),
+            Event::Request(request) => !self.requests.get(request.id.0).is_some_and(|request| {
+                let from = self.ends.get(request.from).map(|end| end.node);
+                self.is_cut(request.to, from)
+            }),
+            _ => true,
+        }
+    }
+
+    /// Returns whether nothing arrives between two nodes.
+    pub(super) fn is_cut(&self, node: usize, far: Option<usize>) -> bool {
+        if self.cuts.is_empty() {
+            return false;
+        }
+        let name = |at: usize| self.nodes.get(at).map(|node| &node.name);
+        let Some((one, other)) = name(node).zip(far.and_then(name)) else { return false };
+        self.cuts.iter().any(|[a, b]| (a, b) == (one, other) || (b, a) == (one, other))
     }
 
     /// Returns the end of `node` whose message is next: the one with the earliest due time, then the earliest
@@ -336,7 +365,8 @@ impl State {
         let due = |end: &End| {
             let message = end.arriving.front()?;
             let ready = end.node == node && end.state == EndState::Open && message.due <= self.now;
-            if ready && !end.free.is_empty() { Some((message.due, message.order)) } else { None }
+            let arrives = ready && !end.free.is_empty() && !self.is_cut(node, end.far);
+            arrives.then_some((message.due, message.order))
         };
         self.ends.iter().filter_map(|(id, end)| due(end).map(|key| (key, id))).min().map(|(_, id)| id)
     }

@@ -85,6 +85,18 @@ impl MemoryFabric {
         true
     }
 
+    /// Cuts (`true`) or mends (`false`) the way between two nodes, by name. Neither end of a VI between them
+    /// receives a message or an event meanwhile, and requests of new VIs wait: all of it arrives when the way
+    /// is mended, unless its receiver has given up.
+    pub fn cut(&self, one: &str, other: &str, cut: bool) {
+        let mut state = self.lock();
+        state.cuts.retain(|[a, b]| (a.as_str(), b.as_str()) != (one, other));
+        if cut {
+            state.cuts.push([one.to_owned(), other.to_owned()]);
+        }
+        state.wake_ready_nodes();
+    }
+
     /// Hides a node (`true`): new connections to it find no listener, as while the network to it is down. Its
     /// VIs remain. Returns `false` if no live node has the name.
     pub fn hide_node(&self, name: &str, hidden: bool) -> bool {

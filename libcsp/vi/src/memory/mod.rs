@@ -231,11 +231,11 @@ impl Provider for MemoryProvider {
             return Err(reason);
         }
         if let Some(passive) = state.ends.get_mut(end) {
-            passive.peer = Some(from);
+            (passive.peer, passive.far) = (Some(from), Some(from_node));
             passive.window = request.config.receive_depth;
         }
         if let Some(active) = state.ends.get_mut(from) {
-            active.peer = Some(end);
+            (active.peer, active.far) = (Some(end), Some(self.node));
             active.window = config.receive_depth;
         }
         let own = Event::Established { vi: ViId(end), private_data: Vec::new() };

@@ -112,6 +112,21 @@ fn a_paused_node_gets_nothing_until_resumed() {
 }
 
 #[test]
+fn nothing_passes_a_cut_until_it_is_mended() {
+    let mut p = pair();
+    p.fabric.cut("a", "b", true);
+    p.a.post_send(p.from_a, 0, 3, &[b"x"], false).unwrap();
+    p.a.disconnect(p.from_a).unwrap();
+    p.b.listen(&ViAddress::Name("y".into())).unwrap();
+    p.a.connect(&ViAddress::Name("y".into()), CONFIG, b"").unwrap();
+    assert_eq!((received(&mut p.b), p.b.poll_event()), (None, None));
+    p.fabric.cut("a", "b", false);
+    assert!(matches!(p.b.poll_event(), Some(Event::Request(_))), "the end waits for the message");
+    assert_eq!(received(&mut p.b), Some(3));
+    assert_eq!(p.b.poll_event(), Some(Event::Disconnected { vi: p.from_b, clean: true }));
+}
+
+#[test]
 fn a_dying_listener_refuses_pending_requests() {
     let fabric = MemoryFabric::new();
     let (mut a, mut b) = (fabric.provider("a"), fabric.provider("b"));
