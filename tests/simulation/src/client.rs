@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use csp_lan::LanPort;
 use csp_tcp::{Event, Stack};
-use csp_types::{FlowLabel, Instant, MacAddr};
+use csp_types::{Duration, FlowLabel, Instant, MacAddr};
 
 use crate::conversation::{Conversation, Ended};
 use crate::host::{LanHost, Router, host_tcp};
@@ -27,6 +27,22 @@ pub(crate) struct Upload {
     pub window: u32,
 }
 
+/// Limits the bytes that a conversation sends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pace {
+    /// Bytes that it may send at the end of each interval, and at its start.
+    pub bytes: u64,
+    /// The interval.
+    pub every: Duration,
+}
+
+/// What a paced conversation may have sent, and when it may send more.
+struct Paced {
+    pace: Pace,
+    allowed: u64,
+    next: Instant,
+}
+
 /// One client host.
 pub(crate) struct Client {
     lan: LanHost,
@@ -35,6 +51,8 @@ pub(crate) struct Client {
     deaf: BTreeMap<FlowLabel, (Instant, bool)>,
     /// Conversations that did not read, and now do.
     woken: BTreeSet<FlowLabel>,
+    /// Conversations that send slowly, until all is sent.
+    paced: BTreeMap<FlowLabel, Paced>,
     /// When the last conversation that always read ended.
     pub(crate) prompt_end: Instant,
     /// The address from which it requested each transaction, by its key.
@@ -47,19 +65,30 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(address: Ipv4Addr, port: LanPort, scenario: &Scenario) -> Self {
-        let mut tcp = host_tcp(scenario.seed, scenario.marks);
-        tcp.listen((address, SERVER_PORT).into(), 0).expect("an empty table takes a listener");
         let router = Router { mtu: scenario.path_mtu, marks: scenario.marks };
+        Self::behind(router, address, port, scenario.seed)
+    }
+
+    /// Creates a client host behind a router.
+    pub(crate) fn behind(router: Router, address: Ipv4Addr, port: LanPort, seed: u64) -> Self {
+        let mut tcp = host_tcp(seed, router.marks);
+        tcp.listen((address, SERVER_PORT).into(), 0).expect("an empty table takes a listener");
         Client {
             lan: LanHost::new(address, port, router, tcp, Some(SERVER_PORT)),
             talks: BTreeMap::new(),
             deaf: BTreeMap::new(),
             woken: BTreeSet::new(),
+            paced: BTreeMap::new(),
             prompt_end: Instant::ZERO,
             addresses: BTreeMap::new(),
             ended: Vec::new(),
             corrupt: Vec::new(),
         }
+    }
+
+    /// Sends everything to the network node that answers for `service`.
+    pub(crate) fn follow(&mut self, service: Ipv4Addr) {
+        self.lan.follow(service);
     }
 
     /// Requests the MAC address of `service`; until the answer arrives no transaction can start.
@@ -92,6 +121,15 @@ impl Client {
         self.deaf.extend(deaf_until.map(|until| (label, (until, false))));
     }
 
+    /// Limits from now on what the transaction `key` sends.
+    pub(crate) fn pace(&mut self, now: Instant, key: u32, pace: Pace) {
+        let Some((label, talk)) = self.talks.iter().find(|(_, talk)| talk.asks() && talk.key() == key) else {
+            return;
+        };
+        let (allowed, next) = (talk.given() + pace.bytes, now + pace.every);
+        self.paced.insert(*label, Paced { pace, allowed, next });
+    }
+
     /// Receives frames, runs TCP, sends frames; returns whether anything was done.
     pub(crate) fn turn(&mut self, now: Instant) -> bool {
         let mut any = self.lan.receive(now);
@@ -106,7 +144,21 @@ impl Client {
             let event = if finished { Event::PeerFinished } else { Event::Readable };
             self.on_event(now, label, event);
         }
+        any |= self.pace_on(now);
         any | self.lan.transmit(now)
+    }
+
+    /// Lets paced conversations send whose interval is over.
+    fn pace_on(&mut self, now: Instant) -> bool {
+        let due: Vec<FlowLabel> =
+            self.paced.iter().filter(|(_, paced)| paced.next <= now).map(|(label, _)| *label).collect();
+        for label in &due {
+            if let Some(paced) = self.paced.get_mut(label) {
+                (paced.allowed, paced.next) = (paced.allowed + paced.pace.bytes, now + paced.pace.every);
+            }
+            self.converse(now, *label);
+        }
+        !due.is_empty()
     }
 
     fn on_event(&mut self, now: Instant, label: FlowLabel, event: Event) {
@@ -135,6 +187,7 @@ impl Client {
 
     fn end(&mut self, now: Instant, label: FlowLabel, failure: Option<String>) {
         let Some(mut talk) = self.talks.remove(&label) else { return };
+        self.paced.remove(&label);
         if self.deaf.remove(&label).is_none() && !self.woken.remove(&label) {
             self.prompt_end = now;
         }
@@ -172,6 +225,11 @@ impl Client {
                 return;
             }
             let len = talk.next(&mut chunk);
+            let paced = self.paced.get(&label).map(|paced| (paced.allowed - talk.given()) as usize);
+            if len == 0 {
+                self.paced.remove(&label);
+            }
+            let len = len.min(paced.unwrap_or(len));
             let taken = if len == 0 { 0 } else { self.lan.tcp.write(now, label, &chunk[..len]) };
             talk.sent(taken);
             if taken < len || len == 0 {
@@ -197,7 +255,8 @@ impl Client {
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let wakes = self.deaf.values().map(|(until, _)| *until);
-        self.lan.tcp.next_timeout().into_iter().chain(wakes).min()
+        let paced = self.paced.values().map(|paced| paced.next);
+        self.lan.tcp.next_timeout().into_iter().chain(wakes).chain(paced).min()
     }
 
     /// Returns the number of transactions that it requested and that have not ended.

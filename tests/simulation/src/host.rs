@@ -67,6 +67,9 @@ pub(crate) struct LanHost {
     /// The network nodes that answered for the service; connections are distributed over them, as by a
     /// router.
     gateways: Vec<MacAddr>,
+    /// An address that one network node at a time answers for: the sender of the last ARP packet in its name
+    /// is the only gateway (RFC 826).
+    followed: Option<Ipv4Addr>,
     /// The port on which it serves, if it does.
     server_port: Option<u16>,
     /// The network node from which a connection to that port last received a segment.
@@ -89,11 +92,17 @@ impl LanHost {
             path_mtu: router.mtu,
             marker: Marker { every: router.marks, count: 0 },
             gateways: Vec::new(),
+            followed: None,
             server_port,
             paths: BTreeMap::new(),
             tcp,
             next_port: 40_000,
         }
+    }
+
+    /// Sends everything to the network node that answers for `service`, from its first answer on.
+    pub(crate) fn follow(&mut self, service: Ipv4Addr) {
+        self.followed = Some(service);
     }
 
     /// Requests the MAC address of `service`; until the answer arrives no connection can be opened.
@@ -173,8 +182,11 @@ impl LanHost {
     fn on_arp(&mut self, bytes: &[u8]) {
         let Ok(packet) = arp::Packet::parse(bytes) else { return };
         let message = arp::Repr::parse(&packet);
+        if self.followed == Some(message.sender_ip) {
+            self.gateways = vec![message.sender_mac];
+        }
         if message.operation == arp::Operation::Reply {
-            if !self.gateways.contains(&message.sender_mac) {
+            if self.followed.is_none() && !self.gateways.contains(&message.sender_mac) {
                 self.gateways.push(message.sender_mac);
                 self.gateways.sort_unstable();
             }

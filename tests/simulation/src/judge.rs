@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use csp_network_node::NetworkWorker;
+use csp_proxy_node::ProxyWorker;
 use csp_types::Duration;
 
-use crate::application;
+use crate::application::{self, Application};
+use crate::client::Client;
 use crate::conversation::Ended;
 use crate::proxy;
 use crate::scenario::Transaction;
@@ -76,7 +79,7 @@ pub(crate) fn judge(world: &mut World) {
     }
     report.violations.append(&mut leftovers(world));
     report.violations.append(&mut protocol_errors(world));
-    let of_proxy = |proxy: &csp_proxy_node::ProxyWorker| proxy.core().counters().connections_hairpin;
+    let of_proxy = |proxy: &ProxyWorker| proxy.core().counters().connections_hairpin;
     report.hairpins = world.proxies.iter().flatten().map(of_proxy).sum();
     let workers = world.networks.iter().flatten().flat_map(|network| &network.workers);
     report.left = world.proxies.iter().flatten().map(|proxy| proxy.buffers_left()).sum();
@@ -147,47 +150,102 @@ pub(crate) fn check_backpressure(world: &mut World) {
 
 /// Returns every table that is not empty, with the number of its entries.
 fn leftovers(world: &World) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut look = |node: &str, table: &str, left: usize| {
-        if left > 0 {
-            found.push(format!("{node} leaks {left} {table}"));
-        }
-    };
-    look("client", "conversations", world.client.open());
-    for (table, left) in of_tcp(world.client.tcp()) {
-        look("client", table, left);
-    }
+    let mut found = Findings::default();
+    found.left_at_client(&world.client);
     for (at, proxy) in world.proxies.iter().enumerate() {
-        let Some(proxy) = proxy else { continue };
+        proxy.iter().for_each(|proxy| found.left_at_proxy(at, proxy));
+    }
+    for (at, network) in world.networks.iter().enumerate() {
+        let workers = network.iter().flat_map(|n| &n.workers);
+        workers.for_each(|(worker, _)| found.left_at_network_node(at, &worker.get()));
+    }
+    for (at, application) in world.applications.iter().enumerate() {
+        application.iter().for_each(|application| found.left_at_process(at, application));
+    }
+    found.0
+}
+
+/// Conditions that nodes do not meet, in words.
+#[derive(Default)]
+pub(crate) struct Findings(pub(crate) Vec<String>);
+
+impl Findings {
+    fn left(&mut self, node: &str, table: &str, left: usize) {
+        if left > 0 {
+            self.0.push(format!("{node} leaks {left} {table}"));
+        }
+    }
+
+    fn seen(&mut self, node: &str, what: &str, count: u64) {
+        if count > 0 {
+            self.0.push(format!("{node} saw {count} {what}"));
+        }
+    }
+
+    pub(crate) fn left_at_client(&mut self, client: &Client) {
+        self.left("client", "conversations", client.open());
+        for (table, left) in of_tcp(client.tcp()) {
+            self.left("client", table, left);
+        }
+    }
+
+    pub(crate) fn left_at_proxy(&mut self, at: usize, proxy: &ProxyWorker) {
         let (core, node) = (proxy.core(), format!("pn-{}", at + 1));
         let lent = proxy.bytes_lent() / core.tcp().config().block_len;
         for (table, left) in of_tcp(core.tcp()) {
-            look(&node, table, if table == BLOCKS { left.abs_diff(lent) } else { left });
+            self.left(&node, table, if table == BLOCKS { left.abs_diff(lent) } else { left });
         }
-        look(&node, "flows", core.flow_count());
-        look(&node, "ends of hairpins", core.hairpin_count());
-        look(&node, "bytes of send budget", core.budget_reserved() as usize);
+        self.left(&node, "flows", core.flow_count());
+        self.left(&node, "ends of hairpins", core.hairpin_count());
+        self.left(&node, "bytes of send budget", core.budget_reserved() as usize);
         for service in core.services() {
-            look(&node, "pending connections", service.pending);
+            self.left(&node, "pending connections", service.pending);
             let open: u32 = service.members.iter().map(|m| m.open).sum();
-            look(&node, "connections counted at pool members", open as usize);
+            self.left(&node, "connections counted at pool members", open as usize);
         }
     }
-    for (at, network) in world.networks.iter().enumerate() {
-        for worker in network.iter().flat_map(|n| &n.workers).map(|(worker, _)| worker.get()) {
-            let core = worker.core();
-            let node = format!("nn-{}", at + 1);
-            look(&node, "flows", core.flow_count());
-            look(&node, "labels", core.label_count());
-            look(&node, "datagrams", core.datagram_count());
+
+    pub(crate) fn left_at_network_node(&mut self, at: usize, worker: &NetworkWorker) {
+        let (core, node) = (worker.core(), format!("nn-{}", at + 1));
+        self.left(&node, "flows", core.flow_count());
+        self.left(&node, "labels", core.label_count());
+        self.left(&node, "datagrams", core.datagram_count());
+    }
+
+    pub(crate) fn left_at_process(&mut self, at: usize, application: &Application) {
+        self.left(&format!("process {}", at + 1), "flows", application.open());
+    }
+
+    /// `counts` returns the links that count, of an endpoint.
+    pub(crate) fn errors_at_proxy(&mut self, at: usize, proxy: &ProxyWorker, counts: LinkCount) {
+        let (counters, node) = (proxy.core().counters(), format!("pn-{}", at + 1));
+        self.seen(&node, "malformed messages", proxy.malformed());
+        self.seen(&node, "violations by processes", counters.violations);
+        self.seen(&node, "ill-formed segments", counters.drop_malformed);
+        self.seen(&node, "writes without room", counters.drop_no_budget);
+        for endpoint in proxy.endpoints() {
+            self.seen(&node, "links that broke the protocol", counts(endpoint.counters()));
         }
     }
-    for (at, application) in world.applications.iter().enumerate() {
-        let Some(application) = application else { continue };
-        look(&format!("process {}", at + 1), "flows", application.open());
+
+    pub(crate) fn errors_at_network_node(&mut self, at: usize, worker: &NetworkWorker, counts: LinkCount) {
+        let node = format!("nn-{}", at + 1);
+        self.seen(&node, "malformed messages", worker.malformed());
+        self.seen(&node, "ill-formed records", worker.core().counters().drop_bad_record);
+        for endpoint in worker.endpoints() {
+            self.seen(&node, "links that broke the protocol", counts(endpoint.counters()));
+        }
     }
-    found
+
+    pub(crate) fn errors_at_process(&mut self, at: usize, application: &Application, counts: LinkCount) {
+        let node = format!("process {}", at + 1);
+        self.seen(&node, "violations by proxies", application.violations());
+        self.seen(&node, "links that broke the protocol", counts(application.link_counters()));
+    }
 }
+
+/// Returns the number of links that ended although they should not have.
+pub(crate) type LinkCount = fn(&csp_transport::Counters) -> u64;
 
 /// The table of payload memory.
 const BLOCKS: &str = "payload blocks";
@@ -206,46 +264,28 @@ pub(crate) fn of_tcp(tcp: &csp_tcp::Stack) -> [(&'static str, usize); 5] {
 
 /// All nodes are correct here, so none may count a protocol violation of another.
 fn protocol_errors(world: &World) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut look = |node: String, what: &str, count: u64| {
-        if count > 0 {
-            found.push(format!("{node} saw {count} {what}"));
-        }
-    };
+    let mut found = Findings::default();
     for (at, proxy) in world.proxies.iter().enumerate() {
-        let Some(proxy) = proxy else { continue };
-        let counters = proxy.core().counters();
-        let node = || format!("pn-{}", at + 1);
-        look(node(), "malformed messages", proxy.malformed());
-        look(node(), "violations by processes", counters.violations);
-        look(node(), "ill-formed segments", counters.drop_malformed);
-        look(node(), "writes without room", counters.drop_no_budget);
-        for endpoint in proxy.endpoints() {
-            look(node(), "links that broke the protocol", broken_links(endpoint.counters()));
-        }
+        proxy.iter().for_each(|proxy| found.errors_at_proxy(at, proxy, broken_links));
     }
     for (at, network) in world.networks.iter().enumerate() {
-        for worker in network.iter().flat_map(|n| &n.workers).map(|(worker, _)| worker.get()) {
-            let node = || format!("nn-{}", at + 1);
-            look(node(), "malformed messages", worker.malformed());
-            look(node(), "ill-formed records", worker.core().counters().drop_bad_record);
-            for endpoint in worker.endpoints() {
-                look(node(), "links that broke the protocol", broken_links(endpoint.counters()));
-            }
-        }
+        let workers = network.iter().flat_map(|n| &n.workers);
+        workers.for_each(|(worker, _)| found.errors_at_network_node(at, &worker.get(), broken_links));
     }
     for (at, application) in world.applications.iter().enumerate() {
-        let Some(application) = application else { continue };
-        let node = || format!("process {}", at + 1);
-        look(node(), "violations by proxies", application.violations());
-        look(node(), "links that broke the protocol", broken_links(application.link_counters()));
+        application.iter().for_each(|application| found.errors_at_process(at, application, broken_links));
     }
-    found
+    found.0
 }
 
 /// Returns the number of links that died from their peer's actions, or from its silence.
 pub(crate) fn broken_links(counters: &csp_transport::Counters) -> u64 {
-    counters.died_protocol + counters.died_credit + counters.died_owner + counters.died_silent
+    links_in_breach(counters) + counters.died_silent
+}
+
+/// Returns the number of links that died from their peer's actions.
+pub(crate) fn links_in_breach(counters: &csp_transport::Counters) -> u64 {
+    counters.died_protocol + counters.died_credit + counters.died_owner
 }
 
 fn counters(world: &World) -> String {

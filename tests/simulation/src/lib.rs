@@ -20,10 +20,13 @@ mod network;
 mod pattern;
 mod proxy;
 mod scenario;
+mod takeover;
 mod world;
 
 pub use accept::{AcceptReport, AcceptScenario, AcceptWorld};
+pub use client::Pace;
 pub use judge::Report;
 pub use pattern::Refusal;
 pub use scenario::{Drain, Incident, Scenario, Stall, Transaction};
+pub use takeover::{Fault, Outage, TakeoverReport, TakeoverScenario, TakeoverWorld, Target, Visit};
 pub use world::World;

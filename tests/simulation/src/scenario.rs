@@ -273,7 +273,8 @@ impl Scenario {
     }
 }
 
-fn link(random: &mut ChaCha8Rng) -> FaultConfig {
+/// Draws the faults of a LAN port.
+pub(crate) fn link(random: &mut ChaCha8Rng) -> FaultConfig {
     let mut chance = |in_how_many: u32, ppm_max: u32| {
         if random.random_range(0..in_how_many) == 0 { random.random_range(0..ppm_max) } else { 0 }
     };
