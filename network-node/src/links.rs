@@ -64,6 +64,9 @@ struct Tunnel {
     tried: bool,
     /// Whether it was up, broke, and was not dialled again since: its proxy may be alive.
     broken: bool,
+    /// Whether it was up, ended, and was not dialled again since: its proxy may have ended it because this
+    /// node was stopped, or cut off.
+    undialled: bool,
     /// Whether its proxy may be alive and have connections although the tunnel is down: it was never up, or
     /// its peer became silent. A peer that has hung up is dead.
     doubtful: bool,
@@ -226,6 +229,7 @@ impl Links {
                 failure_reported: false,
                 tried: false,
                 broken: false,
+                undialled: false,
                 doubtful: true,
                 failures: 0,
                 elects: false,
@@ -302,7 +306,7 @@ impl Links {
         tunnel.state = State::Up(link, peer.incarnation);
         tunnel.backoff.succeeded();
         (tunnel.failure_reported, tunnel.tried, tunnel.broken) = (false, true, false);
-        (tunnel.doubtful, tunnel.failures) = (false, 0);
+        (tunnel.undialled, tunnel.doubtful, tunnel.failures) = (false, false, 0);
         let version = self.endpoints[endpoint].link(link).map_or(0, |info| info.version);
         tunnel.elects = version >= ELECTION_SINCE;
         let shared = self.adjacency.as_ref().filter(|both| (both.proxy_node, self.worker) == (node, worker));
@@ -333,7 +337,7 @@ impl Links {
             return None;
         }
         self.tunnels[at].state = State::Down;
-        self.tunnels[at].inbox = None;
+        (self.tunnels[at].inbox, self.tunnels[at].undialled) = (None, true);
         self.tunnels[at].doubtful =
             !matches!(reason, DownReason::Closed | DownReason::Died(DeathCause::HangUp));
         self.tunnels[at].backoff.failed(now);
@@ -347,7 +351,7 @@ impl Links {
 
     fn failed(&mut self, now: Instant, at: usize, reason: &str) {
         let tunnel = &mut self.tunnels[at];
-        (tunnel.state, tunnel.tried) = (State::Down, true);
+        (tunnel.state, tunnel.tried, tunnel.undialled) = (State::Down, true, false);
         tunnel.failures = tunnel.failures.saturating_add(1);
         tunnel.backoff.failed(now);
         if std::mem::replace(&mut tunnel.broken, false) {

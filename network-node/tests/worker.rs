@@ -221,6 +221,31 @@ fn a_dead_proxys_flows_move_and_it_is_dialled_again() {
     assert_eq!(w.worker.tunnels().filter(|t| t.up).count(), 2);
 }
 
+/// A proxy ends its tunnels to a node that was silent, and keeps its connections: as long as it was not
+/// dialled again, a segment that the others do not know is not sent to one of them to be reset.
+#[test]
+fn a_proxy_that_has_hung_up_is_asked_before_a_segment_is_reset() {
+    let mut w = World::new();
+    w.proxies.push(Proxy::new(&w.fabric, "pn-1", "pn-1", 1));
+    w.proxies.push(Proxy::new(&w.fabric, "pn-2", "pn-2", 1));
+    w.set_proxies(&["pn-1", "pn-2"]);
+    w.run(10);
+    let link = w.proxies[1].link.unwrap();
+    w.proxies[1].endpoint.close(w.now, link);
+    w.run(2);
+    assert_eq!(w.worker.tunnels().filter(|t| t.up).count(), 1, "it is not dialled again yet");
+    w.client_sends(5000, 0x10, 0);
+    w.run(2);
+    assert_eq!(w.proxies[0].seen, [(0, 40)]);
+    let mut unknown = ip_header([10, 76, 0, 1], VIP, 20).to_vec();
+    unknown.extend_from_slice(&[0x13, 0x88, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0]);
+    let record = Record::flow_end(csp_types::FlowLabel::NONE, 0);
+    let kind = csp_wire::tunnel::RecordKind::Unknown;
+    w.proxies[0].send(w.now, &Record { kind, payload: &unknown, ..record });
+    w.run(2);
+    assert_eq!((w.worker.core().counters().drop_no_proxy, w.proxies[0].seen.len()), (1, 1));
+}
+
 #[test]
 fn records_pass_the_tunnels_that_are_left_after_a_proxy_is_removed() {
     let mut w = World::new();

@@ -38,10 +38,12 @@ impl Links {
         if all.len() > 2 { all } else { voters(&stands) }
     }
 
-    /// Returns whether there is no registered proxy that may have connections and cannot be asked for them.
+    /// Returns whether there is no registered proxy that may have connections and cannot be asked for them. A
+    /// peer that has hung up counts as dead once it cannot be dialled again.
     pub(crate) fn complete(&self) -> bool {
         let known = |t: &Tunnel| {
-            !t.dial || !t.doubtful || t.failures >= DOUBTS_MAX || matches!(t.state, State::Up(..))
+            let gone = !t.doubtful && !t.undialled;
+            !t.dial || gone || t.failures >= DOUBTS_MAX || matches!(t.state, State::Up(..))
         };
         self.tunnels.iter().all(known)
     }
