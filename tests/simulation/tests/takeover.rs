@@ -1,14 +1,14 @@
 //! Network nodes that take over a group of addresses from each other, under seeds: no client's connection
 //! ends or loses a byte, one network node at a time claims the VIP, none takes the group without a majority
 //! of the proxies, and the VIP answers soon after the last fault. `CSP_TAKEOVER_SEEDS` sets the
-//! number of seeds (default 120), `CSP_SEED` replays one.
+//! number of seeds (default 250), `CSP_SEED` replays one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use csp_simulation::{TakeoverReport, TakeoverScenario, TakeoverWorld};
 
-const SEEDS: u64 = 120;
+const SEEDS: u64 = 250;
 const FAULTS: [&str; 9] = ["kill", "crash", "stop", "sleep", "cut", "lan", "silent lan", "drain", "leave"];
 
 fn seeds() -> Vec<u64> {
