@@ -11,6 +11,7 @@ use siphasher::sip::SipHasher13;
 
 use super::api::{PortId, ProxyId};
 use super::peer_location::Sent;
+use super::search::Search;
 
 const NIL: u32 = u32::MAX;
 /// Largest number of entries that the index can address.
@@ -40,9 +41,8 @@ pub(super) struct Flow {
     pub(super) label: FlowLabel,
     pub(super) proxy: ProxyId,
     pub(super) worker: u8,
-    /// The number of proxy workers that were asked for the connection before this one, while it is not known
-    /// which has it.
-    pub(super) search: Option<u16>,
+    /// How far the search is, while it is not known which proxy worker has the connection.
+    pub(super) search: Option<Search>,
     pub(super) port: PortId,
     pub(super) peer_mac: Option<MacAddr>,
     /// Segments sent to the peer recently; used to verify that a segment from another Ethernet address is the
@@ -65,7 +65,7 @@ pub(super) struct NewFlow {
     pub(super) state: FlowState,
     pub(super) proxy: ProxyId,
     pub(super) worker: u8,
-    pub(super) search: Option<u16>,
+    pub(super) search: Option<Search>,
     pub(super) port: PortId,
     pub(super) peer_mac: Option<MacAddr>,
 }

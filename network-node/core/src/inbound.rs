@@ -19,7 +19,7 @@ use super::forward::Arrived;
 use super::node::{NetworkCore, channel_at};
 use super::path_error::icmp_record;
 use super::peer_location::Sent;
-use super::search;
+use super::search::{self, Search};
 
 /// An IP packet from the LAN that carries TCP.
 struct Inbound<'a> {
@@ -296,10 +296,11 @@ impl NetworkCore {
             Verdict::Forward(_) => return self.counters.drop_no_service += 1,
             Verdict::NotOurs => return self.counters.drop_not_ours += 1,
         };
+        let begun = Some(Search::begin(self.proxies.generation()));
         let (state, chosen, search) = if begins {
             (FlowState::Pending, self.proxies.choose(&inbound.tuple, channel), None)
         } else {
-            (FlowState::Lingering, self.proxies.candidate(&inbound.tuple, channel, 0), Some(0))
+            (FlowState::Lingering, self.proxies.candidate(&inbound.tuple, channel, 0), begun)
         };
         // The owner of the channel may be a proxy that was not tried yet.
         let known_well = (begins && channel.is_none()) || self.settled;

@@ -32,6 +32,8 @@ pub(super) struct Proxies {
     own_place: Option<(ProxyId, u8)>,
     /// Addresses of channels, each with the worker that owns them.
     channels: Vec<(PlacementKey, Option<(ProxyId, u8)>)>,
+    /// Counts changes of the order in which workers are asked.
+    generation: u16,
 }
 
 impl Proxies {
@@ -47,6 +49,7 @@ impl Proxies {
             own,
             own_place: None,
             channels: Vec::new(),
+            generation: 0,
         }
     }
 
@@ -120,7 +123,13 @@ impl Proxies {
         first.into_iter().chain(others).nth(n.into())
     }
 
+    /// Returns a number that is another one after each change of [`Self::candidate`]'s order.
+    pub(super) const fn generation(&self) -> u16 {
+        self.generation
+    }
+
     fn rebuild(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
         let Proxies { slots, order, up, table, .. } = self;
         up.clear();
         for draining in [true, false] {

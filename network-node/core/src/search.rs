@@ -27,9 +27,24 @@ use super::node::{NetworkCore, channel_at};
 /// connection costs the proxies.
 pub(super) const SEARCHES_PER_SECOND_MAX: u32 = 50_000;
 
-/// Returns the flags of a segment. `search`: the position of the search, if the proxy of the segment's flow
-/// is being searched for.
-pub(super) fn flags_of(search: Option<u16>) -> Flags {
+/// How far a search is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Search {
+    /// Number of proxy workers that were asked before this one.
+    asked: u16,
+    /// The generation of the proxies' order ([`super::proxies::Proxies::generation`]).
+    of: u16,
+}
+
+impl Search {
+    /// Returns a search that begins with the first worker of this order.
+    pub(super) const fn begin(of: u16) -> Self {
+        Search { asked: 0, of }
+    }
+}
+
+/// Returns the flags of a segment. `search`: set if the proxy of the segment's flow is being searched for.
+pub(super) fn flags_of(search: Option<Search>) -> Flags {
     if search.is_some() { Flags::RETURN_UNKNOWN } else { Flags::NONE }
 }
 
@@ -73,11 +88,13 @@ impl NetworkCore {
         let Some(asked) = flow.search.filter(|_| (flow.proxy, flow.worker) == (proxy, worker)) else {
             return true;
         };
-        let next = asked.saturating_add(1);
+        // In another order a worker that has come up may stand where one was asked: all are asked again.
+        let of = self.proxies.generation();
+        let next = if asked.of == of { asked.asked.saturating_add(1) } else { 0 };
         let channel = channel_at(&self.classifier, flow.tuple.local);
         let candidate = |n| self.proxies.candidate(&flow.tuple, channel, n);
         let (search, chosen) = match candidate(next) {
-            Some(chosen) => (Some(next), Some(chosen)),
+            Some(chosen) => (Some(Search { asked: next, of }), Some(chosen)),
             None if !self.complete => return false,
             None => (None, candidate(0)),
         };

@@ -80,6 +80,28 @@ fn a_connection_that_nobody_has_is_not_reset_while_a_proxy_cannot_be_asked() {
     assert_eq!((place(&again), asks(&again)), (place(&first), true), "the search begins anew");
 }
 
+/// A proxy comes up while others are asked: wherever it stands in the order, it is asked, too.
+#[test]
+fn a_proxy_that_comes_up_meanwhile_is_asked_too() {
+    for answers in 0..4 {
+        let (mut f, mut sent) = searching();
+        let mut places = vec![place(&sent)];
+        for at in 0..12 {
+            if at == answers {
+                f.core.proxy_up(ProxyId(3), "pn-0".parse().unwrap(), 1);
+                f.core.set_draining(ProxyId(3), true);
+            }
+            sent = unknown(&mut f, &sent);
+            places.push(place(&sent));
+            if !asks(&sent) {
+                break;
+            }
+        }
+        assert!(!asks(&sent), "the search ends");
+        assert!(places[..places.len() - 1].contains(&(ProxyId(3), 0)), "{answers}: {places:?}");
+    }
+}
+
 #[test]
 fn the_proxy_that_has_the_connection_takes_it() {
     let (mut f, first) = searching();

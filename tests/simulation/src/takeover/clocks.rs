@@ -1,5 +1,5 @@
-//! The two clocks of a host: CLOCK_MONOTONIC, which stands still while the host sleeps, and CLOCK_BOOTTIME, by
-//! which groups of addresses are held.
+//! The two clocks of a host: CLOCK_MONOTONIC, which stands still while the host sleeps, and CLOCK_BOOTTIME,
+//! by which groups of addresses are held.
 
 use std::cell::Cell;
 
