@@ -17,6 +17,8 @@ use csp_wire::tunnel::Record;
 const OUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xa]);
 const SERVER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xc]);
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 102);
+/// In whose name the LAN is asked for the servers.
+const EGRESS: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 101);
 const LEN: usize = 1_514;
 
 /// Counts what is transmitted.
@@ -53,10 +55,10 @@ impl Forwarding {
             |id: u32| PoolServer { id, address: IpAddr::V4(address(id)), tunnel: None, weight: 1, up: true };
         let pool = Pool::new(SocketAddr::new(VIP.into(), 80), Transport::Tcp, vec![server(1), server(2)]);
         let pools = Arc::new(Pools::new(1, vec![pool]));
-        let mut rules = RuleSet::new(16, &[], &[], pools.clone(), &[], &[VIP.into()]).unwrap();
+        let mut rules = RuleSet::new(16, &[], &[], pools.clone(), &[EGRESS.into()], &[]).unwrap();
         core.exchange_rules(Instant::ZERO, &mut rules, &mut out);
         for id in [1, 2] {
-            let request = arp::Repr::request(OUR_MAC, Ipv4Addr::UNSPECIFIED, address(id));
+            let request = arp::Repr::request(OUR_MAC, EGRESS, address(id));
             let mut frame = vec![0; ethernet::HEADER_LEN + arp::PACKET_LEN];
             let (header, body) = frame.split_at_mut(ethernet::HEADER_LEN);
             let ethernet =
