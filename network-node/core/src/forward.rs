@@ -277,7 +277,7 @@ impl NetworkCore {
         let way = Way { mtu, source_mac, destination_mac, identification, whole };
         let sent = match outer {
             None => rewrite::send(arrived, &way, &mut Direct { port, out }),
-            Some(outer) => rewrite::send(arrived, &way, &mut Tunnel { port, outer, hash: hash as u16, out }),
+            Some(outer) => tunnel::send(arrived, &way, Tunnel { port, outer, hash: hash as u16, out }),
         };
         match sent {
             Ok(()) => {

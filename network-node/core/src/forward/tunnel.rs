@@ -16,8 +16,9 @@ use csp_wire::{Ecn, ethernet, ipv4, ipv6, tcp};
 
 use super::super::api::{NetworkOutput, PortId};
 use super::super::emit::{Headers, IpFields, Route, TTL};
+use super::Arrived;
 use super::hops::Outer;
-use super::rewrite::{Frames, IP_HEADERS_LEN_MAX, Refused};
+use super::rewrite::{self, Frames, IP_HEADERS_LEN_MAX, Refused, Way};
 
 /// Protocol numbers of IPv4 and IPv6 in IP, and of UDP.
 const IPV4_IN_IP: u8 = 4;
@@ -47,6 +48,17 @@ pub(super) struct Tunnel<'a, O> {
     /// Of the flow.
     pub(super) hash: u16,
     pub(super) out: &'a mut O,
+}
+
+/// Sends the packet to a server in another one. Out of line: packets that go on as they are do not pay for
+/// it.
+#[inline(never)]
+pub(super) fn send<O: NetworkOutput>(
+    arrived: &Arrived<'_>,
+    way: &Way,
+    mut tunnel: Tunnel<'_, O>,
+) -> Result<(), Refused> {
+    rewrite::send(arrived, way, &mut tunnel)
 }
 
 /// A packet that is packed.
