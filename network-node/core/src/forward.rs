@@ -30,7 +30,6 @@ use super::node::NetworkCore;
 use flows::ServerOfFlow;
 use hops::Hop;
 use rewrite::{Direct, Refused, Way};
-use tunnel::Tunnel;
 
 pub use pools::{POOL_SERVERS_MAX, Pool, PoolServer, Pools};
 
@@ -277,7 +276,7 @@ impl NetworkCore {
         let way = Way { mtu, source_mac, destination_mac, identification, whole };
         let sent = match outer {
             None => rewrite::send(arrived, &way, &mut Direct { port, out }),
-            Some(outer) => tunnel::send(arrived, &way, Tunnel { port, outer, hash: hash as u16, out }),
+            Some(outer) => tunnel::send(arrived, &way, (port, outer), hash as u16, out),
         };
         match sent {
             Ok(()) => {

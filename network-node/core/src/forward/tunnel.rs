@@ -8,7 +8,7 @@
 //! completed: devices do either for packets in tunnels only if the kernel marks them as such, which raw
 //! sockets cannot. Some take the outer protocol for that of the checksum.
 
-use csp_types::{Encapsulation, MacAddr, Transport};
+use csp_types::{Encapsulation, Transport};
 use csp_wire::checksum::Checksum;
 use csp_wire::offload::{Gso, TxOffload};
 use csp_wire::segmentation::{Part, segment_headers};
@@ -26,7 +26,7 @@ const IPV6_IN_IP: u8 = 41;
 const UDP: u8 = Transport::Udp.number();
 /// Port of GUE (draft-ietf-intarea-gue-09 §7.1).
 const GUE_PORT: u16 = 6_080;
-/// The source port tells flows apart: the dynamic range (§5.6 of the draft).
+/// Routers tell flows apart by the source port, a hash in the dynamic range (§5.6 of the draft).
 const SOURCE_PORTS_FROM: u16 = 49_152;
 const UDP_HEADER_LEN: usize = 8;
 const GUE_HEADER_LEN: usize = 4;
@@ -42,23 +42,29 @@ pub(super) fn overhead(outer: &Outer) -> u16 {
 }
 
 /// Packs frames into packets to a server.
-pub(super) struct Tunnel<'a, O> {
-    pub(super) port: PortId,
-    pub(super) outer: Outer,
+struct Tunnel<'a, O> {
+    /// Of the outer packets.
+    route: Route,
+    encapsulation: Encapsulation,
     /// Of the flow.
-    pub(super) hash: u16,
-    pub(super) out: &'a mut O,
+    hash: u16,
+    out: &'a mut O,
 }
 
-/// Sends the packet to a server in another one. Out of line: packets that go on as they are do not pay for
-/// it.
+/// Sends the packet, of a flow with this hash, to a server in another one. Out of line: packets that go on as
+/// they are do not pay for it.
 #[inline(never)]
-pub(super) fn send<O: NetworkOutput>(
+pub(super) fn send(
     arrived: &Arrived<'_>,
     way: &Way,
-    mut tunnel: Tunnel<'_, O>,
+    (port, outer): (PortId, Outer),
+    hash: u16,
+    out: &mut impl NetworkOutput,
 ) -> Result<(), Refused> {
-    rewrite::send(arrived, way, &mut tunnel)
+    let Way { source_mac, destination_mac, .. } = *way;
+    let Outer { encapsulation, source, destination } = outer;
+    let route = Route { port, source_mac, destination_mac, source, destination };
+    rewrite::send(arrived, way, &mut Tunnel { route, encapsulation, hash, out })
 }
 
 /// A packet that is packed.
@@ -89,21 +95,19 @@ impl Inner<'_> {
 
 impl<O: NetworkOutput> Frames for Tunnel<'_, O> {
     fn frame(&mut self, head: &[u8], rest: &[u8], offload: Option<TxOffload>) -> Result<(), Refused> {
-        let (link, head) = head.split_at_checked(ethernet::HEADER_LEN).ok_or(Refused::Malformed)?;
-        let link = ethernet::Frame::parse(link).map_err(|_| Refused::Malformed)?;
-        let ends = (link.source(), link.destination());
-        let Some(offload) = offload else { return self.packet(ends, &Inner { head, rest }) };
+        let head = head.get(ethernet::HEADER_LEN..).ok_or(Refused::Malformed)?;
+        let Some(offload) = offload else { return self.packet(&Inner { head, rest }) };
         let start = usize::from(offload.checksum_start).checked_sub(ethernet::HEADER_LEN);
         let start = start.ok_or(Refused::Malformed)?;
         if let Some(gso) = offload.gso {
             let headers_len = usize::from(offload.header_len).saturating_sub(ethernet::HEADER_LEN);
-            return self.segments(ends, (head, rest), (gso, start, headers_len));
+            return self.segments((head, rest), (gso, start, headers_len));
         }
         let mut whole = [0; HEAD_LEN_MAX];
         let whole = whole.get_mut(..head.len()).ok_or(Refused::Malformed)?;
         whole.copy_from_slice(head);
         complete(whole, rest, start, offload.checksum_offset.into()).ok_or(Refused::Malformed)?;
-        self.packet(ends, &Inner { head: whole, rest })
+        self.packet(&Inner { head: whole, rest })
     }
 }
 
@@ -116,7 +120,8 @@ fn complete(head: &mut [u8], rest: &[u8], start: usize, offset: usize) -> Option
     Some(())
 }
 
-/// In UDP a field of 0 says that there is no checksum (RFC 768); in TCP both values are 0.
+/// A receiver of UDP takes a field of 0 for no checksum (RFC 768); 0xffff stands for the same sum, in TCP,
+/// too.
 const fn not_absent(sum: u16) -> u16 {
     if sum == 0 { u16::MAX } else { sum }
 }
@@ -125,7 +130,6 @@ impl<O: NetworkOutput> Tunnel<'_, O> {
     /// Cuts a packet that represents several segments.
     fn segments(
         &mut self,
-        ends: (MacAddr, MacAddr),
         (head, rest): (&[u8], &[u8]),
         (gso, tcp_at, headers_len): (Gso, usize, usize),
     ) -> Result<(), Refused> {
@@ -145,32 +149,26 @@ impl<O: NetworkOutput> Tunnel<'_, O> {
             let part = Part { index, tcp_len, last: index == last };
             segment_headers(headers, gso, tcp_at, part).ok_or(Refused::Malformed)?;
             complete(headers, data, tcp_at, tcp::CHECKSUM_AT).ok_or(Refused::Malformed)?;
-            self.packet(ends, &Inner { head: headers, rest: data })?;
+            self.packet(&Inner { head: headers, rest: data })?;
         }
         Ok(())
     }
 
-    fn packet(
-        &mut self,
-        (source_mac, destination_mac): (MacAddr, MacAddr),
-        inner: &Inner<'_>,
-    ) -> Result<(), Refused> {
-        let Outer { encapsulation, source, destination } = self.outer;
-        let route = Route { port: self.port, source_mac, destination_mac, source, destination };
+    fn packet(&mut self, inner: &Inner<'_>) -> Result<(), Refused> {
         let ip_protocol = if inner.is_v4() { IPV4_IN_IP } else { IPV6_IN_IP };
-        let (protocol, gue_len) = match encapsulation {
+        let (protocol, gue_len) = match self.encapsulation {
             Encapsulation::IpIp => (ip_protocol, 0),
             Encapsulation::Gue => (UDP, GUE_LEN),
         };
         // Not to be cut on its way: any identification is valid (RFC 6864 §4.1).
         let fields = IpFields { protocol, ttl: TTL, ecn: inner.ecn(), identification: 0 };
-        let headers = Headers::new(&route, fields, gue_len + inner.len()).ok_or(Refused::Malformed)?;
+        let headers = Headers::new(&self.route, fields, gue_len + inner.len()).ok_or(Refused::Malformed)?;
         let headers = headers.as_slice();
-        let gue = match encapsulation {
+        let gue = match self.encapsulation {
             Encapsulation::IpIp => [0; GUE_LEN],
             Encapsulation::Gue => self.gue(ip_protocol, inner).ok_or(Refused::Malformed)?,
         };
-        self.out.lan(self.port, &[headers, &gue[..gue_len], inner.head, inner.rest], None);
+        self.out.lan(self.route.port, &[headers, &gue[..gue_len], inner.head, inner.rest], None);
         Ok(())
     }
 
@@ -183,8 +181,8 @@ impl<O: NetworkOutput> Tunnel<'_, O> {
         bytes[4..6].copy_from_slice(&len.to_be_bytes());
         // Version 0, no further words, an IP packet, no flags.
         bytes[UDP_HEADER_LEN + 1] = ip_protocol;
-        if self.outer.destination.is_ipv6() {
-            let mut sum = Checksum::pseudo(self.outer.source, self.outer.destination, UDP, len.into())?;
+        if self.route.destination.is_ipv6() {
+            let mut sum = Checksum::pseudo(self.route.source, self.route.destination, UDP, len.into())?;
             sum.add(&bytes);
             sum.add(inner.head);
             sum.add(inner.rest);

@@ -98,6 +98,16 @@ fn echoes_of_now_and_of_long_ago_move_the_timeout_within_its_bounds_only() {
     }
 }
 
+/// Has the engine send 100 bytes, and the peer answer nothing for a time. Returns the timestamp of their
+/// first transmission.
+fn waits(peer: &mut Peer, time: Duration) -> u32 {
+    peer.write(100);
+    let (header, _) = peer.receive().unwrap();
+    peer.ack = peer.ack.wrapping_add(100);
+    peer.wait(time);
+    header.options.timestamps.unwrap().value
+}
+
 /// The acknowledgement of the original is lost, and the peer discards the retransmissions as duplicates: its
 /// reply to the last of them echoes the original (RFC 7323 §5.3 R2). Such a reply is no measurement (RFC 6298
 /// §3); the next exchange is one.
@@ -105,12 +115,9 @@ fn echoes_of_now_and_of_long_ago_move_the_timeout_within_its_bounds_only() {
 fn an_echo_of_the_original_after_timeouts_does_not_count_them_as_round_trip() {
     let mut peer = open();
     for round in 1..10u32 {
-        peer.write(100);
-        let (header, _) = peer.receive().unwrap();
-        let original = header.options.timestamps.unwrap().value;
-        peer.ack = peer.ack.wrapping_add(100);
         let lost = round == 5;
-        peer.wait(if lost { Duration::from_secs(20) } else { Duration::from_millis(20) });
+        let original =
+            waits(&mut peer, if lost { Duration::from_secs(20) } else { Duration::from_millis(20) });
         assert_eq!(peer.stack.counters().retransmission_timeouts >= 4, round >= 5);
         peer.send_with(Flags::ACK, stamped(1_000 + round, original), &[]);
         let info = peer.info();
@@ -128,11 +135,8 @@ fn an_echo_of_the_original_after_timeouts_does_not_count_them_as_round_trip() {
 fn a_round_trip_that_has_become_longer_is_measured_when_no_timeout_is_spurious_any_more() {
     let mut peer = open();
     for round in 1..10u32 {
-        peer.write(100);
-        let (header, _) = peer.receive().unwrap();
-        let original = header.options.timestamps.unwrap().value;
-        peer.ack = peer.ack.wrapping_add(100);
-        peer.wait(if round < 5 { Duration::from_millis(20) } else { Duration::from_secs(3) });
+        let time = if round < 5 { Duration::from_millis(20) } else { Duration::from_secs(3) };
+        let original = waits(&mut peer, time);
         peer.send_with(Flags::ACK, stamped(1_000 + round, original), &[]);
     }
     let (info, timeouts) = (peer.info(), peer.stack.counters().retransmission_timeouts);

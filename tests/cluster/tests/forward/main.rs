@@ -69,8 +69,8 @@ impl Server {
     /// Joins a host to the LAN at `10.76.0.<last>`.
     fn join(cluster: &Cluster, name: &'static str, last: u8) -> Self {
         let host = join_lan(cluster, name);
-        // docs/forwarding.md tells operators to set this: the server neither answers ARP for the shared
-        // address nor asks from it.
+        // As operators do (docs/forwarding.md): with these settings a server neither answers ARP for the
+        // shared address nor asks in its name.
         for setting in ["all.arp_ignore=1", "all.arp_announce=2"] {
             host.run("sysctl", &["-qw", &format!("net.ipv4.conf.{setting}")]).unwrap();
         }
