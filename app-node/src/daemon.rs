@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use csp_control::{ControlOptions, Membership, NodeRecord};
-use csp_daemon::{DaemonError, Event, KeyFile, Shell, ShellOptions};
+use csp_daemon::{DaemonError, Event, Events, KeyFile, Shell, ShellOptions};
 use csp_policy::Policy;
 use csp_telemetry::{ConditionState, Exposition, Readiness};
 use csp_transport::{Holder, Keys};
@@ -68,6 +68,7 @@ async fn serve(
     tokio::task::spawn_local(admin::answer(questions, processes.clone()));
     let serving = agent::serve(agent_options(config, keys.keys(), custodian), directory, processes);
     tokio::pin!(serving);
+    let events = Events::of(&record);
     let starting = Shell::start(ShellOptions {
         record,
         node: &config.node,
@@ -78,6 +79,7 @@ async fn serve(
         keys: Some(keys),
         threads,
         control: ControlOptions::default(),
+        events,
     });
     // Processes that were started earlier are served while etcd is contacted; signals and the admin endpoint
     // come first.

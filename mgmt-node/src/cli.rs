@@ -14,6 +14,7 @@ mod drain;
 mod edit;
 mod error;
 mod etcd;
+mod events;
 mod explain;
 mod flow_args;
 mod get;
@@ -109,6 +110,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Get(args) => get::get(&context, &args).await,
         Command::Services => observe::services(&context).await,
         Command::Vips => vips::vips(&context).await,
+        Command::Events(args) => events::events(&context, &args).await,
         Command::Channels => channels::channels(&context).await,
         Command::Contexts { command: None } => contexts::contexts(&context).await,
         Command::Contexts { command: Some(ContextsCommand::Top(args)) } => {

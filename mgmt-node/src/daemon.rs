@@ -5,20 +5,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use clap::Parser;
 use csp_control::{
     ControlOptions, ControlPlane, EtcdAccess, EtcdClient, EtcdProcess, EtcdProcessOptions, NodeRecord,
     PolicyManager, Signer,
 };
 use csp_daemon::program::ConfigFile;
-use csp_daemon::{DaemonError, ServiceManager, StopSignals};
+use csp_daemon::{DaemonError, Events, ServiceManager, StopSignals};
 use csp_identity::Credentials;
 use csp_telemetry::{AdminOptions, AdminServer, BuildInfo, ConditionState, Exposition, Readiness};
 use csp_types::Role;
 use tokio::sync::watch;
 
 use crate::config::MgmtConfig;
+use crate::events::{self, Hub};
 use crate::fanout::Fanout;
 use crate::leader::Election;
 use crate::login::{LoginMetrics, Logins};
@@ -113,6 +113,8 @@ async fn serve(
     let signer =
         etcd.credentials.clone().map(|credentials| Signer::open(credentials, &state_dir, &config.node.id));
     let signer = signer.transpose()?;
+    let events = Events::of(&record);
+    let hub = Hub::new(events.clone());
     let control = ControlPlane::start(record, etcd, &state_dir, options).await?;
     let manager = manager(etcd, signer.as_ref()).await?;
     let fanout = Fanout::new(etcd.credentials.as_ref());
@@ -125,7 +127,7 @@ async fn serve(
         status: control.status.clone(),
         leadership: election.leadership.clone(),
         policy: policy.clone(),
-        publisher: Publisher::new(policy.clone()),
+        publisher: Publisher::new(policy.clone(), events.clone()),
         manager,
         poller: Arc::new(Poller::default()),
         fanout: fanout.clone(),
@@ -147,6 +149,14 @@ async fn serve(
             let (poller, membership) = (cluster.poller.clone(), control.membership.clone());
             async move { poller.run(fanout, membership).await }
         }),
+        tokio::spawn(hub.clone().follow_own()),
+        tokio::spawn(events::announce(hub.clone(), control.membership.clone(), election.leadership.clone())),
+        tokio::spawn(csp_daemon::events::push(
+            events.clone(),
+            config.node.id,
+            control.membership.clone(),
+            etcd.credentials.clone(),
+        )),
     ];
     let users =
         etcd.credentials.is_some().then(|| tokio::spawn(watch_users(control.client(), readiness.clone())));
@@ -155,8 +165,8 @@ async fn serve(
         metrics: metrics(&cluster, &logins, etcd.credentials.as_ref()),
         readiness,
         node,
-        routes: Router::new(),
-        guarded: server::router(cluster, logins, config.names.as_slice().into()),
+        routes: events.route(),
+        guarded: server::router(cluster, (logins, hub), config.names.as_slice().into()),
         credentials: etcd.credentials.clone(),
     };
     let ended = answer(config, options, &control, stop).await;

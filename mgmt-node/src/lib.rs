@@ -9,6 +9,7 @@
 pub mod cli;
 pub mod config;
 pub mod daemon;
+pub mod events;
 pub mod fanout;
 mod guard;
 mod handler_routes;

@@ -15,8 +15,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use csp_api::events::What;
 use csp_api::mgmt::{AckView, Acknowledged, GenerationView, Phase};
 use csp_control::{AckState, ManagerError, NodeAck, NodeRecord, PolicyManager};
+use csp_daemon::Events;
 use csp_policy::Policy;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
@@ -60,16 +62,17 @@ pub struct Publisher {
     /// Reasons of generations that were not activated, by number.
     failures: std::sync::Mutex<BTreeMap<u64, (Phase, String)>>,
     busy: Arc<Mutex<()>>,
+    events: Events,
 }
 
 /// Failures remembered.
 const FAILURES_MAX: usize = 256;
 
 impl Publisher {
-    /// A publisher that makes `reader` read after each step.
-    pub fn new(reader: Arc<PolicyReader>) -> Arc<Self> {
+    /// A publisher that makes `reader` read after each step, and records publications.
+    pub fn new(reader: Arc<PolicyReader>, events: Events) -> Arc<Self> {
         let (current, _) = watch::channel(None);
-        Arc::new(Publisher { reader, current, failures: Default::default(), busy: Arc::default() })
+        Arc::new(Publisher { reader, current, failures: Default::default(), busy: Arc::default(), events })
     }
 
     /// Publishes `policy` through `manager` (fenced by the caller). Each of the two waits takes at most
@@ -105,7 +108,7 @@ impl Publisher {
         let number = manager.publish(&policy, Some(before)).await?;
         let waiting = acks(&manager.followers().await.unwrap_or_default(), number);
         let first = view(number, now_unix_ms(), policy.hash(), Phase::Staging, waiting);
-        tracing::info!(generation = number, nodes = first.acks.len(), "policy published; asking the nodes");
+        self.events.record(&What::PolicyPublished { generation: number, hash: policy.hash().into() });
         self.current.send_replace(Some(first.clone()));
         let this = self.clone();
         tokio::spawn(async move {
@@ -116,7 +119,11 @@ impl Publisher {
             }
             // A client that sees the final phase must see the same in /api/v1/policy.
             this.reader.refresh(true).await;
-            tracing::info!(generation = number, phase = phase.as_str(), reason, "policy publication ended");
+            let reason_text = reason.clone().unwrap_or_default().into();
+            this.events.record(&match phase {
+                Phase::Active => What::PolicyActive { generation: number, reason: reason_text },
+                _ => What::PolicyRefused { generation: number, reason: reason_text },
+            });
             this.step(|view| (view.phase, view.reason) = (phase, reason));
             drop(turn);
         });

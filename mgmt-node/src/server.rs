@@ -10,6 +10,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
+use csp_api::events::What;
 use csp_api::label;
 use csp_api::mgmt::{ErrorBody, LeaderView, PolicyView};
 use csp_control::{ConfigError, ManagerError, Member, MemberState, PolicyManager, keys};
@@ -19,6 +20,7 @@ use csp_telemetry::require;
 use csp_types::{NodeId, Role};
 use serde::Deserialize;
 
+use crate::events::{self, Hub};
 use crate::guard::{Names, guard};
 use crate::leader::Leadership;
 use crate::limits::{ACK_TIMEOUT_S, ACK_TIMEOUT_S_MAX, FLOWS_MAX, POLICY_LEN_MAX, RECENT_MAX, WAIT_S_MAX};
@@ -35,7 +37,7 @@ const CONTENT_POLICY: &str = "default-src 'none'; style-src 'self'; script-src '
                               img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// All routes, behind the guard.
-pub fn router(cluster: Arc<Cluster>, logins: Arc<Logins>, names: Names) -> Router {
+pub fn router(cluster: Arc<Cluster>, (logins, hub): (Arc<Logins>, Arc<Hub>), names: Names) -> Router {
     Router::new()
         .route("/", get(|| async { page("text/html; charset=utf-8", include_str!("../web/index.html")) }))
         .route(
@@ -75,7 +77,9 @@ pub fn router(cluster: Arc<Cluster>, logins: Arc<Logins>, names: Names) -> Route
         .layer(DefaultBodyLimit::max(POLICY_LEN_MAX))
         .layer(from_fn(allowed))
         .with_state(cluster)
+        .merge(events::routes(hub.clone()))
         .merge(login::routes(logins.clone()))
+        .layer(Extension(hub))
         .layer(from_fn_with_state(logins, login::sessions))
         .layer(from_fn_with_state(names, guard))
 }
@@ -91,8 +95,13 @@ async fn allowed(Extension(caller): Extension<Caller>, request: Request, next: N
         Ok(()) if access > Access::Viewer => {
             let who = caller.identity().map_or_else(|| "local".to_owned(), |identity| identity.to_string());
             let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+            let hub = request.extensions().get::<Arc<Hub>>().cloned();
             let response = next.run(request).await;
-            tracing::info!(who, %method, path, status = response.status().as_u16(), "a change was asked for");
+            if let Some(hub) = hub {
+                let (who, method, path) = (who.into(), method.as_str().into(), path.into());
+                let status = response.status().as_u16();
+                hub.record(&What::ChangeRequested { who, method, path, status });
+            }
             response
         }
         Ok(()) => next.run(request).await,

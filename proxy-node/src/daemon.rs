@@ -14,6 +14,7 @@ mod contexts;
 mod control;
 mod curve_keys;
 mod data_thread;
+mod events;
 mod handlers;
 mod messages;
 mod metrics;
@@ -28,3 +29,4 @@ mod quality;
 mod specialised;
 
 pub use control::run;
+pub use events::WorkerEvents;

@@ -23,7 +23,8 @@ use csp_wire::channel::Messages;
 
 use crate::core::service::both::Both;
 use crate::core::service::local::NoLocalServices;
-use crate::core::{CoreConfig, EgressRule, Process, ProxyCore, ServiceSpec, Verdict};
+use crate::core::{CoreConfig, EgressRule, Process, ProxyCore, ServerChange, ServiceSpec, Verdict};
+use crate::daemon::WorkerEvents;
 use crate::links::Links;
 use election::Election;
 
@@ -94,6 +95,8 @@ pub struct ProxyWorker {
     makers: Option<Sender<(u8, HandlerJob)>>,
     /// What plans queries and formats that clients ask for; `None`: the worker.
     planner: Option<Sender<(u8, PlanJob)>>,
+    /// Where events are reported; `None`: nowhere.
+    events: Option<WorkerEvents>,
     election: Election,
 }
 
@@ -112,7 +115,17 @@ impl ProxyWorker {
         let local = Both::new(MessageBroker::new(messages), NoLocalServices);
         let core = ProxyCore::with_local_services(config, local);
         let election = Election::new();
-        ProxyWorker { number, core, links, scratch, malformed: 0, makers: None, planner: None, election }
+        ProxyWorker {
+            number,
+            core,
+            links,
+            scratch,
+            malformed: 0,
+            makers: None,
+            planner: None,
+            events: None,
+            election,
+        }
     }
 
     /// Gives the message broker random bytes of a cryptographic generator for the handshakes of channels with
@@ -132,6 +145,20 @@ impl ProxyWorker {
     pub fn set_planner(&mut self, planner: Sender<(u8, PlanJob)>) {
         self.broker_mut().plan_elsewhere();
         self.planner = Some(planner);
+    }
+
+    /// Sets where this worker's events are reported.
+    pub fn set_events(&mut self, events: WorkerEvents) {
+        self.events = Some(events);
+    }
+
+    pub(crate) fn events(&self) -> Option<&WorkerEvents> {
+        self.events.as_ref()
+    }
+
+    /// Returns the servers that came into use or went out of it since the last call.
+    pub(crate) fn take_server_changes(&mut self) -> Vec<ServerChange> {
+        self.core.take_server_changes()
     }
 
     /// Sets the network node whose workers share the threads of this node's. Records for the one of this

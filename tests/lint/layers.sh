@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 # The floor of each crate.
 declare -A floor
 floors() { local name=$1; shift; for crate in "$@"; do floor[$crate]=$name; done; }
-floors shared csp-types csp-wire csp-vi csp-transport csp-app csp-capi csp-config csp-api csp-identity csp-telemetry csp-election
+floors shared csp-types csp-wire csp-vi csp-transport csp-app csp-capi csp-config csp-api csp-events csp-identity csp-telemetry csp-election
 floors packets csp-classify csp-plugins
 floors messages csp-handlers csp-formats csp-queries csp-operators csp-specialiser csp-sandbox csp-guest
 floors policy csp-policy

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | every | `/readyz` | [`Readiness`] |
 //! | every | `/v1/node` | the node's registration, `csp_control::NodeRecord` |
+//! | every | `/v1/events` | [`events::Push`] |
 //! | network node, proxy node, app node | `/v1/trace?label=` | list of [`TraceEntry`] |
 //! | network node, proxy node, app node | `/v1/trace/recent` | list of [`RecentFlow`] |
 //! | network node | `/v1/flows`, `/v1/tunnels` | lists of [`network::Flow`], [`network::Tunnel`] |
@@ -33,6 +34,7 @@
 
 pub mod app;
 pub mod contexts;
+pub mod events;
 pub mod handlers;
 pub mod label;
 pub mod messages;

@@ -17,6 +17,7 @@ pub mod background;
 pub mod clock;
 mod control_status;
 mod error;
+pub mod events;
 pub mod identity;
 mod keys;
 pub mod privileges;
@@ -29,6 +30,7 @@ pub mod trial;
 
 pub use control_status::{control_metrics, set_state};
 pub use error::DaemonError;
+pub use events::Events;
 pub use keys::KeyFile;
 pub use service_manager::ServiceManager;
 pub use shell::{Event, Shell, ShellOptions, StopSignals, init_logging};

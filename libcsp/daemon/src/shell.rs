@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::Router;
+use csp_api::events::What;
 use csp_control::{
     ActivePolicy, AdminSection, ControlError, ControlOptions, ControlPlane, EtcdAccess, EtcdSection,
     LogSection, Membership, NodeRecord, NodeSection,
@@ -16,8 +17,10 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
 use crate::control_status::{control_metrics, pause_metrics, policy_metrics, set_readiness};
+use crate::events::{self, Events, Notices};
 use crate::thread::Progress;
 use crate::{DaemonError, KeyFile, ServiceManager, clock, identity};
 
@@ -70,6 +73,8 @@ pub struct ShellOptions<'a> {
     pub threads: Vec<Progress>,
     /// Options of the control plane.
     pub control: ControlOptions,
+    /// The node's events.
+    pub events: Events,
 }
 
 /// An event that the daemon handles.
@@ -100,6 +105,10 @@ pub struct Shell {
     membership: watch::Receiver<Membership>,
     ticks: tokio::time::Interval,
     manager: ServiceManager,
+    events: Events,
+    notices: Notices,
+    metrics: Exposition,
+    pushing: AbortHandle,
 }
 
 impl Shell {
@@ -110,7 +119,7 @@ impl Shell {
     }
 
     async fn begin(options: ShellOptions<'_>) -> Result<Option<Shell>, DaemonError> {
-        let ShellOptions { record, node: own, etcd, admin, metrics, routes, keys, threads, control } =
+        let ShellOptions { record, node: own, etcd, admin, metrics, routes, keys, threads, control, events } =
             options;
         let credentials = own.credentials(record.role)?;
         let mut signals = StopSignals::new()?;
@@ -123,7 +132,7 @@ impl Shell {
             metrics: metrics.clone(),
             readiness: readiness.clone(),
             node,
-            routes,
+            routes: routes.merge(events.route()),
             credentials: credentials.clone(),
             ..AdminOptions::default()
         };
@@ -148,6 +157,7 @@ impl Shell {
         });
         tracing::info!(node = %id, admin = %admin.address(), "the {} serves", role.as_str());
         let (mut policy, mut membership) = (control.policy.clone(), control.membership.clone());
+        let pushing = events::push(events.clone(), id, control.membership.clone(), credentials.clone());
         policy.mark_changed();
         membership.mark_changed();
         let ticks = tokio::time::interval(TICK);
@@ -166,6 +176,10 @@ impl Shell {
             membership,
             ticks,
             manager,
+            notices: Notices::new(id.to_string().into()),
+            events,
+            metrics,
+            pushing: tokio::spawn(pushing).abort_handle(),
         }))
     }
 
@@ -201,6 +215,8 @@ impl Shell {
                         identity::set_readiness(&self.readiness, credentials);
                     }
                     self.manager.alive(clock::now());
+                    let status = self.control.status.borrow().clone();
+                    self.notices.look(&self.events, &self.readiness, &status, &self.metrics);
                     return Event::Tick;
                 }
                 error = self.control.failed() => return Event::End(Err(error)),
@@ -211,6 +227,9 @@ impl Shell {
 
     /// Acknowledges that the daemon's workers use `generation`, or reports why they cannot.
     pub async fn ack(&self, generation: u64, result: Result<(), String>) {
+        if let Err(reason) = &result {
+            self.events.record(&What::PolicyFailedHere { generation, reason: reason.into() });
+        }
         self.control.ack_applied(generation, result).await;
     }
 
@@ -231,6 +250,7 @@ impl Shell {
         tracing::info!("stopping");
         self.manager.stopping();
         self.control.shutdown().await;
+        self.pushing.abort();
         self.admin.shutdown().await;
     }
 }

@@ -19,6 +19,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use csp_api::events::What;
 use csp_daemon::trial::Trial;
 use csp_modules::{Bounds, Epochs, Kind, LazyEngine, ModuleFolder, Origin, RemoveError, Setup, Store};
 use csp_plugins::{
@@ -206,11 +207,12 @@ impl PluginModules {
         running::status(&lock(&self.running))
     }
 
-    /// Logs which instances were stopped since the last call.
-    pub fn log_stops(&self) {
+    /// Returns which instances were stopped since the last call.
+    pub fn stops(&self) -> Vec<What> {
         let mut running = lock(&self.running);
-        running.iter_mut().for_each(Running::log_stops);
+        let stops = running.iter_mut().filter_map(Running::stop).collect();
         running.retain(Running::is_alive);
+        stops
     }
 
     /// Returns whether a module has come since the last call: policies that were refused without it are to be

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use csp_api::events::What;
 use csp_sandbox::{Report, ReportStatus};
 
 /// How often instances were stopped for one reason.
@@ -83,18 +84,21 @@ impl Running {
         }
     }
 
-    /// Logs when the instance was stopped since the last call.
-    pub fn log_stops(&mut self) {
-        let Some(status) = self.status() else { return };
+    /// Returns that the instance was stopped since the last call, if it was.
+    pub fn stop(&mut self) -> Option<What> {
+        let status = self.status()?;
         let stops: u64 = status.stops.iter().map(|(_, total)| total).sum();
         if stops == std::mem::replace(&mut self.logged, stops) {
-            return;
+            return None;
         }
         let reasons: Vec<String> =
             status.stops.iter().map(|(reason, total)| format!("{total} {}", reason.name())).collect();
-        let (plugin, module, state, reasons) =
-            (&self.instance, &self.module, status.state, reasons.join(", "));
-        tracing::warn!(plugin, module, state, reasons, "a supplied packet plug-in was stopped");
+        Some(What::PluginStopped {
+            instance: (&self.instance).into(),
+            module: (&self.module).into(),
+            state: status.state.into(),
+            reasons: reasons.join(", ").into(),
+        })
     }
 }
 

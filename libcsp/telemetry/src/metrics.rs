@@ -54,14 +54,33 @@ impl Exposition {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::new(source));
     }
 
+    /// Returns the sums of a counter at their present values, by the value of one label. `family` is its name
+    /// without `_total`.
+    pub fn sums(&self, family: &str, label: &str) -> BTreeMap<String, u64> {
+        let mut sums = BTreeMap::new();
+        let Some(family) = self.collected().families.remove(family) else { return sums };
+        for (labels, value) in family.samples {
+            let named = labels.into_iter().find(|(name, _)| name == label);
+            if let (Some((_, named)), Value::Counter(count)) = (named, value) {
+                let sum: &mut u64 = sums.entry(named).or_default();
+                *sum = sum.wrapping_add(count);
+            }
+        }
+        sums
+    }
+
     /// Returns the text of `/metrics`.
     pub fn render(&self) -> String {
+        self.collected().render()
+    }
+
+    fn collected(&self) -> MetricWriter {
         let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut writer = MetricWriter::default();
         for source in sources {
             source.collect(&mut writer);
         }
-        writer.render()
+        writer
     }
 }
 

@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use super::etcd::EtcdCommand;
+use super::events::EventsArgs;
 use super::flow_args::{FlowCommand, FlowsArgs, SocketsArgs};
 use super::handlers::HandlerCommand;
 use super::key::KeyCommand;
@@ -104,6 +105,14 @@ pub enum Command {
         after_help = "Examples:\n  cspctl vips\n  cspctl vips -o json | jq -r '.groups[] | select(.holder == null).name'"
     )]
     Vips,
+    /// Show what happened in the cluster: nodes, servers, VIPs, policies, limits, changes by people
+    ///
+    /// Any management node has the events of all nodes, the last 65,536 of them. An event's time is that of
+    /// the node that recorded it.
+    #[command(
+        after_help = "Examples:\n  cspctl events\n  cspctl events --follow --severity warning\n  cspctl events --object server/web/ --limit 500\n  cspctl events --follow -o json | jq -r 'select(.kind == \"server_down\") | .text'"
+    )]
+    Events(EventsArgs),
     /// List channels of messages with their peers, what they carry and what they have dropped
     ///
     /// MESSAGES and BYTES arrived. DELIVERED are the copies given to receivers. DROPPED are those not

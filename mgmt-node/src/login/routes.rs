@@ -9,12 +9,14 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use csp_api::events::What;
 use csp_api::mgmt::{LinkRequest, LinkView, LoginRequest, LoginView, RedeemRequest};
 use csp_identity::{Access, Caller};
 use csp_telemetry::require;
 use serde::de::DeserializeOwned;
 
 use super::{LINK_LIFE, LoginError, Logins, SESSION_LIFE};
+use crate::events::Hub;
 use crate::server::{Refusal, page, refuse};
 
 /// The session's cookie. Browsers take this prefix only from a secure origin, for the whole host and without
@@ -107,11 +109,15 @@ async fn look(State(logins): State<Arc<Logins>>, body: Bytes) -> Result<Response
 }
 
 /// `POST /api/v1/login/redeem`: the link's secret for a session's cookie. 204.
-async fn redeem(State(logins): State<Arc<Logins>>, body: Bytes) -> Result<Response, Refusal> {
+async fn redeem(
+    State(logins): State<Arc<Logins>>,
+    Extension(hub): Extension<Arc<Hub>>,
+    body: Bytes,
+) -> Result<Response, Refusal> {
     let asked: RedeemRequest = parse(&body)?;
     let (secret, grant) = logins.redeem(&asked.token, &asked.identity).ok_or_else(no_link)?;
-    let (issuer, role) = (grant.issuer.identity, grant.access.as_str());
-    tracing::info!(%issuer, role, "a page's session begins");
+    let (who, access) = (grant.issuer.identity.to_string().into(), grant.access.as_str().into());
+    hub.record(&What::LoggedIn { who, access });
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, set_cookie(&secret, SESSION_LIFE.as_secs()))])
         .into_response())
 }

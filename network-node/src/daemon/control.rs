@@ -7,7 +7,7 @@ use std::time::Duration;
 use csp_control::{ActivePolicy, ControlOptions, Membership, NodeRecord, PolicyCheck};
 use csp_daemon::query::Workers;
 use csp_daemon::trial::Trial;
-use csp_daemon::{DaemonError, Event, Shell, ShellOptions, Threads};
+use csp_daemon::{DaemonError, Event, Events, Shell, ShellOptions, Threads};
 use csp_plugin_modules::PluginModules;
 use csp_plugins::EnvironmentId;
 use csp_policy::{Channel, PluginHost};
@@ -81,7 +81,9 @@ async fn serve(
     let plugins = PluginControl::new(all, numbers.clone(), driver, modules.clone(), placing);
     let (groups, servers, mut condition) = (Groups::default(), Servers::default(), Watched::default());
     let of_plugins = (numbers, plugins.clone(), modules.clone());
-    let options = shell_options(config, record, workers, of_plugins, (&groups, &servers));
+    let events = Events::of(&record);
+    servers.report_to(&events);
+    let options = shell_options(config, record, workers, of_plugins, (&groups, &servers), &events);
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
     let refreshing = tokio::spawn(plugins::refresh(plugins.clone()));
     let _forwarding = forwarding::start(&servers, workers);
@@ -119,7 +121,8 @@ async fn serve(
             Event::Tick => {
                 condition.set_dark(port_without_link(&config.lan), workers);
                 condition.set_cut_off(!shell.follows_etcd(), workers);
-                tick(&mut shell, workers, &modules, &servers);
+                groups.changes().iter().for_each(|what| events.record(what));
+                tick(&mut shell, workers, (&modules, &events), &servers);
             }
             Event::End(ended) => break ended,
         }
@@ -130,9 +133,14 @@ async fn serve(
     Ok(ended?)
 }
 
-fn tick(shell: &mut Shell, workers: &DataWorkers, modules: &PluginModules, servers: &Servers) {
+fn tick(
+    shell: &mut Shell,
+    workers: &DataWorkers,
+    (modules, events): (&PluginModules, &Events),
+    servers: &Servers,
+) {
     set_readiness(&shell.readiness, workers, servers.need_no_proxy());
-    modules.log_stops();
+    modules.stops().iter().for_each(|what| events.record(what));
     if modules.have_come() {
         shell.recheck_policy();
     }
@@ -144,6 +152,7 @@ fn shell_options<'a>(
     workers: &DataWorkers,
     (numbers, plugins, modules): (Shared, Plugins, Arc<PluginModules>),
     (groups, servers): (&Groups, &Servers),
+    events: &Events,
 ) -> ShellOptions<'a> {
     let metrics = Exposition::new();
     metrics.register(WorkerMetrics(workers.published()));
@@ -166,6 +175,7 @@ fn shell_options<'a>(
         keys: Some(workers.keys.clone()),
         threads: workers.threads.iter().map(|thread| thread.progress().clone()).collect(),
         control: ControlOptions { check: policy_check(workers, modules), ..ControlOptions::default() },
+        events: events.clone(),
     }
 }
 

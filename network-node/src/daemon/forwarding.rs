@@ -5,10 +5,12 @@ mod checks;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use csp_api::events::What;
 use csp_api::network::{Forwarded, ForwardedServer};
+use csp_daemon::Events;
 use csp_policy::{AllDown, Policy, Server, ServerCheck, Service};
 use csp_types::{Encapsulation, OwnedAddresses, Transport};
 use tokio::sync::Notify;
@@ -89,11 +91,18 @@ struct State {
 pub struct Servers {
     state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
+    /// Where servers that go up or down are recorded.
+    events: Arc<OnceLock<Events>>,
 }
 
 impl Servers {
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has servers that go up or down recorded.
+    pub fn report_to(&self, events: &Events) {
+        let _ = self.events.set(events.clone());
     }
 
     /// Takes over the services of a policy whose addresses this node owns, and returns their pools.
@@ -159,10 +168,13 @@ impl Servers {
         let name = name.name.clone();
         let Some(known) = state.known.get_mut(key) else { return };
         if known.health.note(check, result) {
-            let (service, server) = (name, key.2);
-            match &known.health.down {
-                Some(reason) => tracing::warn!(service, %server, reason, "the server is down"),
-                None => tracing::info!(service, %server, "the server is up"),
+            let (service, server) = (name.into(), SocketAddr::from((key.2, key.0.port())).to_string().into());
+            let what = match &known.health.down {
+                Some(reason) => What::ServerDown { service, server, reason: reason.into() },
+                None => What::ServerUp { service, server },
+            };
+            if let Some(events) = self.events.get() {
+                events.record(&what);
             }
             self.changed.notify_one();
         }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use csp_api::events::What;
 use csp_daemon::clock;
 use csp_election::{Group, GroupId, Held};
 use csp_policy::{Policy, VipGroup};
@@ -24,6 +25,8 @@ use super::workers::DataWorkers;
 struct Known {
     name: String,
     held: Held,
+    /// Whether it was held when its changes were asked for last.
+    was_held: bool,
 }
 
 /// The groups of the policy in force, and where their state is. It outlives policies: a group that stays
@@ -50,6 +53,21 @@ pub struct GroupRules {
 }
 
 impl Groups {
+    /// Returns the groups that this node holds since the last call, or holds no longer.
+    pub fn changes(&self) -> Vec<What> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let change = |known: &mut Known| {
+            let is_held = known.held.is_at(clock::boot_now());
+            let group = (&known.name).into();
+            match (std::mem::replace(&mut known.was_held, is_held), is_held) {
+                (false, true) => Some(What::VipGroupTaken { group }),
+                (true, false) => Some(What::VipGroupGiven { group }),
+                _ => None,
+            }
+        };
+        state.known.values_mut().filter_map(change).collect()
+    }
+
     /// Returns the groups of a policy. This node may hold those of which it owns all addresses.
     pub fn of_policy(&self, policy: &Policy, owned: &OwnedAddresses) -> GroupRules {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,7 +82,7 @@ impl Groups {
         rules.moved = moved.copied().collect();
         for group in &policy.vip_groups {
             let id = ids(group);
-            let new = || Known { name: group.name.clone(), held: Held::default() };
+            let new = || Known { name: group.name.clone(), held: Held::default(), was_held: false };
             let held = known.entry(id).or_insert_with(new).held.clone();
             rules.all.push(AddressGroup { id, networks: group.addresses.clone(), held: held.clone() });
             let of_group = || addresses.iter().filter(|address| group.contains(**address));
@@ -94,7 +112,7 @@ fn as_candidate(group: &VipGroup) -> Group {
 impl MetricSource for Groups {
     fn collect(&self, out: &mut MetricWriter) {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for Known { name, held } in state.known.values() {
+        for Known { name, held, .. } in state.known.values() {
             let help = "Whether this node answers for the addresses of a VIP group (1) or not (0)";
             let is_held = held.is_at(clock::boot_now());
             out.gauge("csp_vip_group_held", help, &[("group", name)], f64::from(u8::from(is_held)));

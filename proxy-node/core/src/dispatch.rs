@@ -158,6 +158,12 @@ impl Dispatcher {
     pub(crate) fn pools(&self) -> &Pools {
         &self.pools
     }
+
+    /// Returns the servers that came into use or went out of it since the last call.
+    pub(crate) fn take_server_changes(&mut self) -> Vec<pool::ServerChange> {
+        let services = &self.services;
+        self.pools.take_changes(|number| services.get(number).map(|service| service.spec.name.as_str()))
+    }
 }
 
 /// Services and their flows.

@@ -65,7 +65,7 @@ pub use dispatch::backlog::{BacklogLimits, NO_SERVER_GRACE};
 pub use dispatch::handover::HANDOVER_TIMEOUT;
 pub use dispatch::pool::{
     Candidate, ChannelId, Choice, Chosen, Claim, LISTENERS_PER_MEMBER_MAX, MEMBERS_MAX, MemberId, PlainState,
-    Pools,
+    Pools, ServerChange,
 };
 pub use dispatch::services::{PoolServer, ServerHost, ServiceSpec, ServiceTcp};
 pub use dispatch::withdraw::OFFER_PATIENCE;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use csp_types::{FlowLabel, FourTuple, Instant, NodeId};
 
-use super::dispatch::pool::PlainState;
+use super::dispatch::pool::{PlainState, ServerChange};
 use super::dispatch::services::{ServerHost, Service};
 use super::events::NO_SERVICE;
 use super::{ProxyCore, Stage};
@@ -97,6 +97,11 @@ pub struct RecentFlow {
 }
 
 impl<S> ProxyCore<S> {
+    /// Returns the servers that came into use or went out of it since the last call.
+    pub fn take_server_changes(&mut self) -> Vec<ServerChange> {
+        self.dispatcher.take_server_changes()
+    }
+
     /// Returns at most `limit` active or recently ended flows, newest first.
     pub fn recent_flows(&self, limit: usize) -> Vec<RecentFlow> {
         // Both lists are ordered: the newest of each are sufficient.

@@ -176,20 +176,3 @@ pub(super) fn log_requests(worker: &mut ProxyWorker) {
         }
     }
 }
-
-/// Logs the moves of channels.
-pub(super) fn log_moves(worker: &mut ProxyWorker) {
-    while let Some(notice) = worker.poll_notice() {
-        match notice {
-            MoveNotice::Began { channel, from, to, connections } => {
-                tracing::info!(channel, %from, %to, connections, "channel moves; its connections are ended");
-            }
-            MoveNotice::Done { channel, from, to, connections, lost: 0 } => {
-                tracing::info!(channel, %from, %to, connections, "channel moved");
-            }
-            MoveNotice::Done { channel, from, to, connections, lost } => {
-                tracing::warn!(channel, %from, %to, connections, lost, "channel moved, and messages were lost");
-            }
-        }
-    }
-}

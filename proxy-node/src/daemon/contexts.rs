@@ -38,7 +38,7 @@ fn nanos(time: Duration) -> u64 {
 }
 
 /// Returns the name of a context by its number at the plane.
-fn name_of(context: u16) -> String {
+pub(super) fn name_of(context: u16) -> String {
     match context.checked_sub(CONTEXTS_MAX) {
         None => format!("c{context}"),
         Some(number) => format!("g{number}"),
@@ -158,40 +158,6 @@ fn why(refused: Option<&str>, place: Option<&StagePlace>) -> String {
         (Some(refused), _) => format!("does not run: {refused}"),
         (None, Some(place)) => format!("{}, for {} s", place.why, place.age.as_secs()),
         (None, None) => String::new(),
-    }
-}
-
-/// Logs where stages have been moved, which do not run, and which began with no state.
-pub(super) fn log_notices(broker: &mut MessageBroker) {
-    while let Some(notice) = broker.poll_context_notice() {
-        match notice {
-            ContextNotice::Refused { channel, handler, context, why } => {
-                let context = name_of(context);
-                tracing::error!(
-                    channel,
-                    handler,
-                    context,
-                    why,
-                    "a context does not run a handler: its messages wait"
-                );
-            }
-            ContextNotice::StateRefused { channel, handler } => {
-                tracing::warn!(
-                    channel,
-                    handler,
-                    "a handler has refused the state of the one that it replaces, and begins with none"
-                );
-            }
-            ContextNotice::Moved { channel, handler, from, to, why, error } => {
-                let (from, to) = (name_of(from), name_of(to));
-                match error {
-                    None => tracing::info!(channel, handler, from, to, %why, "a handler was moved"),
-                    Some(error) => {
-                        tracing::warn!(channel, handler, from, to, %why, %error, "a handler cannot be moved");
-                    }
-                }
-            }
-        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use csp_control::{ActivePolicy, ControlOptions, Member, MemberState, Membership, NodeRecord, PolicyCheck};
+use csp_daemon::events::{Events, Reporter};
 use csp_daemon::query::Workers;
 use csp_daemon::trial::Trial;
 use csp_daemon::{DaemonError, DataThread, Event, KeyFile, Shell, ShellOptions, Threads, clock};
@@ -23,6 +24,7 @@ use super::applied::ApplyTimes;
 use super::config::{Config, HAIRPINS, UPSTREAMS};
 use super::curve_keys::KeyRing;
 use super::data_thread::Question;
+use super::events::WorkerEvents;
 use super::metrics::{ModuleMetrics, Published, WorkerMetrics};
 use super::modules::Modules;
 use super::names::Names;
@@ -44,11 +46,14 @@ pub fn run(config: Config, threads: &Threads, adjacency: Option<&Arc<Adjacency>>
     let modules =
         Modules::with_trial(config.node.state_dir(Role::ProxyNode).join("handlers"), Some(Trial::default()));
     let keys = KeyFile::load(&config.node.cluster_key_file(Role::ProxyNode), Holder::Proxy)?;
+    let events = Events::of(&record);
+    let reported = WorkerEvents::new(Reporter::start(events.clone())?);
     let (mut workers, record) =
-        start_workers(&config, record, (threads, adjacency), (&modules, keys.keys()))?;
+        start_workers(&config, record, (threads, adjacency), (&modules, keys.keys(), &reported))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Boxed: compiled once, and not once for each way in which a runtime polls.
-    let result = runtime.block_on(serve(&config, record, &workers, (modules, keys)).boxed_local());
+    let result =
+        runtime.block_on(serve(&config, record, &workers, (modules, keys), (events, reported)).boxed_local());
     DataThread::stop_all(&mut workers, || Question::Stop);
     result
 }
@@ -57,7 +62,7 @@ fn start_workers(
     config: &Config,
     mut record: NodeRecord,
     (threads, adjacency): (&Threads, Option<&Arc<Adjacency>>),
-    (modules, keys): (&Arc<Modules>, &Keys),
+    (modules, keys, events): (&Arc<Modules>, &Keys, &WorkerEvents),
 ) -> Result<(Vec<Worker>, NodeRecord), DaemonError> {
     std::fs::create_dir_all(config.node.run_dir(Role::ProxyNode))?;
     let (mut workers, (makers, jobs)) = (Vec::<Worker>::new(), std::sync::mpsc::channel());
@@ -73,6 +78,7 @@ fn start_workers(
         worker.set_election_clock(csp_daemon::clock::boot_now);
         worker.set_makers(makers.clone());
         worker.set_planner(planner.clone());
+        worker.set_events(events.of_worker(number));
         adjacency.into_iter().for_each(|both| worker.set_adjacency(Arc::clone(both)));
         record.san.push(san.address);
         workers.push(threads.start(("data", number), worker, QUESTIONS_MAX, config.spin_us)?);
@@ -125,11 +131,12 @@ async fn serve(
     record: NodeRecord,
     workers: &[Worker],
     (modules, keys): (Arc<Modules>, KeyFile),
+    (events, reported): (Events, WorkerEvents),
 ) -> Result<(), DaemonError> {
     let costs = policy::flows::Costs::new(usize::from(config.workers));
     let plans = Plans::default();
     let times = ApplyTimes::default();
-    let options = shell_options(config, record, workers, (&modules, &costs, &times, &plans));
+    let options = shell_options(config, record, workers, (&modules, &costs, &times, &plans), events.clone());
     let options = ShellOptions { keys: Some(keys), ..options };
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
     let mut numbers = policy::Numbers::new(rand::random()).of_proxy(config.node.id, costs);
@@ -143,14 +150,16 @@ async fn serve(
             Event::Policy(active) => {
                 names.set(active.policy.server_names());
                 let state = (&mut numbers, &mut prepared, &times, &plans);
-                let applied = apply(workers, &active, state, (folder, &modules, &names)).await;
+                let applied = apply(workers, &active, state, (folder, &modules, &names, &reported)).await;
                 shell.ack(active.generation, applied).await;
                 in_force = Some(active);
             }
             Event::Tick => {
                 if let Some(active) = in_force.as_ref().filter(|_| names.take_changed()) {
                     let state = (&mut numbers, &mut prepared, &times, &plans);
-                    if let Err(fault) = apply(workers, active, state, (folder, &modules, &names)).await {
+                    if let Err(fault) =
+                        apply(workers, active, state, (folder, &modules, &names, &reported)).await
+                    {
                         tracing::warn!(
                             fault,
                             "the policy was applied to new addresses of servers, not all of it"
@@ -158,7 +167,7 @@ async fn serve(
                     }
                 }
                 set_readiness(&shell.readiness, workers);
-                modules.log_stops();
+                modules.stops().iter().for_each(|what| events.record(what));
                 if modules.have_come() {
                     shell.recheck_policy();
                 }
@@ -176,6 +185,7 @@ fn shell_options<'a>(
     record: NodeRecord,
     workers: &[Worker],
     (modules, costs, times, plans): (&Arc<Modules>, &policy::flows::Costs, &ApplyTimes, &Plans),
+    events: Events,
 ) -> ShellOptions<'a> {
     let metrics = Exposition::new();
     metrics.register(WorkerMetrics(workers.iter().map(|worker| worker.published().clone()).collect()));
@@ -196,6 +206,7 @@ fn shell_options<'a>(
             check: policy_check(config, modules.clone(), costs.clone(), plans.clone()),
             ..ControlOptions::default()
         },
+        events,
     }
 }
 
@@ -285,12 +296,13 @@ async fn apply(
     workers: &[Worker],
     active: &ActivePolicy,
     (numbers, prepared, times, plans): (&mut policy::Numbers, &mut Prepared, &ApplyTimes, &Plans),
-    (curve_keys, modules, names): (&Path, &Arc<Modules>, &Names),
+    (curve_keys, modules, names, events): (&Path, &Arc<Modules>, &Names, &WorkerEvents),
 ) -> Result<(), String> {
     let received = clock::now();
     let ring = KeyRing::load(curve_keys);
     let policy = policy::translate(&plans.of(&active.policy)?, numbers, (&ring, modules), names);
     modules.set_active(&active.policy);
+    events.keep(&policy.services);
     prepared.prepare(&policy, workers.len());
     // What one worker cannot serve of it must not keep the others from the rest.
     let (translated, mut spans, mut result) = (clock::now(), Vec::new(), Ok(()));

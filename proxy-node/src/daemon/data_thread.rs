@@ -17,7 +17,7 @@ use crate::{ProxyWorker, Registered, WorkerPolicy};
 use super::applied::Applied;
 use super::messages::{self, Messages};
 use super::metrics::Published;
-use super::{channels, contexts, quality};
+use super::{channels, contexts, events, quality};
 
 /// A message or request of the control thread to a worker.
 pub enum Question {
@@ -88,10 +88,8 @@ impl DataWorker for ProxyWorker {
     }
 
     fn publish(&mut self) -> Published {
-        channels::log_moves(self);
         channels::log_requests(self);
-        contexts::log_notices(self.broker_mut());
-        quality::log_fired(self);
+        events::report(self);
         let mut published = Published::of(self);
         published.quality = quality::of_worker(self, clock::now());
         published

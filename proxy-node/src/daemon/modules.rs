@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use csp_api::events::What;
 use csp_api::handlers::{Handlers, MODULE_LEN_MAX, SuppliedStage};
 use csp_daemon::trial::Trial;
 use csp_handlers::{CONTEXTS_MAX, Handler};
@@ -235,9 +236,9 @@ impl Modules {
         lock(&self.running).iter().filter_map(Running::describe).collect()
     }
 
-    /// Logs which modules were stopped since the last call.
-    pub fn log_stops(&self) {
-        lock(&self.running).iter_mut().for_each(Running::log_stops);
+    /// Returns which modules were stopped since the last call.
+    pub fn stops(&self) -> Vec<What> {
+        lock(&self.running).iter_mut().filter_map(Running::stop).collect()
     }
 
     /// Returns whether a module has come since the last call: policies that were refused without it are to be

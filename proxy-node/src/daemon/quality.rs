@@ -166,13 +166,3 @@ pub(super) fn collect(out: &mut MetricWriter, quality: &Quality, worker: &str) {
         gauges.into_iter().for_each(|(name, help, value)| out.gauge(name, help, &labels, value as f64));
     }
 }
-
-/// Logs changes of triggers.
-pub(super) fn log_fired(worker: &mut ProxyWorker) {
-    while let Some((trigger, change)) = worker.poll_fired() {
-        match change.fired {
-            true => tracing::info!(trigger, "trigger of information flows has fired"),
-            false => tracing::info!(trigger, "trigger of information flows was released"),
-        }
-    }
-}

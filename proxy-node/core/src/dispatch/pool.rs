@@ -24,6 +24,7 @@
 //! A member is removed when no service names it, no process listens there and it has no connection.
 
 mod bound;
+mod changes;
 mod choose;
 mod listener;
 mod owner;
@@ -37,7 +38,10 @@ use csp_types::{Instant, NodeId};
 
 use super::services::ServerHost;
 use bound::Bound;
+pub use changes::ServerChange;
+use changes::{Change, Changes};
 pub use choose::{Candidate, Chosen};
+pub use listener::ListenError;
 use listener::Listener;
 pub use owner::Claim;
 use place::Place;
@@ -154,15 +158,6 @@ impl Member {
     }
 }
 
-/// Why a listener was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ListenError {
-    /// [`MEMBERS_MAX`], [`LISTENERS_PER_MEMBER_MAX`] or [`LISTENERS_PER_CHANNEL_MAX`] is reached.
-    Full,
-    /// The channel uses this listener id already.
-    Duplicate,
-}
-
 /// The target of a connection: the member, the process's channel, and the listener's id on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice {
@@ -191,6 +186,7 @@ pub struct Pools {
     retries: BTreeSet<(Instant, MemberId)>,
     /// Number of members created so far.
     made: u32,
+    changes: Changes,
 }
 
 impl Pools {
@@ -265,8 +261,9 @@ impl Pools {
             return Err(ListenError::Full);
         }
         member.listeners += 1;
-        let address = address.ip();
+        let (address, is_first) = (address.ip(), member.listeners == 1);
         member.bound.add(address);
+        self.changes.add_if(is_first, id, Change::Up);
         let new = Listener {
             member: id,
             address,
@@ -479,6 +476,7 @@ impl Pools {
             member.credit -= u64::from(gone.credit);
             let unserved = member.listeners == 0;
             self.readied |= unserved; // those that wait for it may go to a backup
+            self.changes.add_if(unserved, gone.member, Change::Unserved);
         }
         self.remove_if_unused(gone.member);
         Some(gone.member)

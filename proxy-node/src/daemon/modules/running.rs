@@ -4,6 +4,7 @@
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
 
+use csp_api::events::What;
 use csp_api::handlers::{Stops, SuppliedStage};
 use csp_handlers::{Call, FormatId, Handler, Needs, ParameterError, State, Stop, Tick, Usage};
 use csp_sandbox::{Described, Report, Supplied};
@@ -45,26 +46,23 @@ impl Running {
         Running { brought: Some((by.to_owned(), of.to_owned(), lease_s)), ..self }
     }
 
-    /// Logs when the module was stopped since the last call.
-    pub fn log_stops(&mut self) {
+    /// Returns that the module was stopped since the last call, if it was.
+    pub fn stop(&mut self) -> Option<What> {
         let status = self.report.status();
         let stops: u64 = status.stops.iter().map(|(_, total)| total).sum();
         if stops == std::mem::replace(&mut self.logged, stops) {
-            return;
+            return None;
         }
         let reasons: Vec<String> =
             status.stops.iter().map(|(reason, total)| format!("{total} {}", reason.name())).collect();
-        let (channel, handler, reasons) = (&self.channel, &self.handler, reasons.join(", "));
-        let by = self.brought.as_ref().map(|(by, ..)| by);
-        tracing::warn!(
-            channel,
-            handler,
-            by,
-            module = self.module,
-            state = status.state,
-            reasons,
-            "a supplied handler was stopped"
-        );
+        Some(What::HandlerStopped {
+            channel: (&self.channel).into(),
+            handler: (&self.handler).into(),
+            module: (&self.module).into(),
+            by: self.brought.as_ref().map(|(by, ..)| by.into()).unwrap_or_default(),
+            state: status.state.into(),
+            reasons: reasons.join(", ").into(),
+        })
     }
 
     /// Returns what is shown of it; `None` once it is over.

@@ -6,6 +6,15 @@ use csp_types::Instant;
 
 use super::{MemberId, UNANSWERED_MAX};
 
+/// Why a listener was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ListenError {
+    /// [`MEMBERS_MAX`](super::MEMBERS_MAX), or another bound of listeners, is reached.
+    Full,
+    /// The channel uses this listener id already.
+    Duplicate,
+}
+
 /// A process's listening socket at a member.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Listener {

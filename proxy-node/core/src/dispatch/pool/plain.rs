@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use csp_types::{Duration, Instant};
 
-use super::{Candidate, Member, MemberId, Pools};
+use super::{Candidate, Change, Member, MemberId, Pools};
 use crate::dispatch::services::ServerHost;
 use crate::servers::CheckSpec;
 
@@ -127,6 +127,7 @@ impl Pools {
         plain.up_since = Some(now);
         self.retries.remove(&(down.retry_at, member));
         self.readied = true;
+        self.changes.add(member, Change::Up);
     }
 
     /// Replaces which plain servers are checked.
@@ -188,6 +189,7 @@ impl Pools {
         if before.is_none() {
             known.unserved_since = now;
             self.readied = true; // those that wait for it may go to a backup
+            self.changes.add(member, Change::Down(code));
         }
         if let Some(down) = before {
             self.retries.remove(&(down.retry_at, member));

@@ -1,0 +1,88 @@
+//! This node's events: recorded here, logged, and pushed to every management node.
+
+mod notice;
+mod push;
+mod report;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::extract::{Query, State};
+use axum::routing::get;
+use axum::{Json, Router};
+use csp_api::events::{Push, Severity, What};
+use csp_control::NodeRecord;
+use csp_events::Journal;
+use serde::Deserialize;
+use tokio::sync::watch;
+
+pub(crate) use notice::Notices;
+pub use push::push;
+pub use report::Reporter;
+
+/// The events of this process. Clones share them and are cheap.
+#[derive(Clone, Debug)]
+pub struct Events(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    journal: Mutex<Journal>,
+    latest: watch::Sender<u64>,
+}
+
+impl Events {
+    /// Returns the events of the node with this registration; there are none yet.
+    pub fn of(record: &NodeRecord) -> Events {
+        let journal = Journal::new(record.id.to_string().into(), record.incarnation);
+        Events(Arc::new(Shared { journal: Mutex::new(journal), latest: watch::Sender::new(0) }))
+    }
+
+    /// Records what happened, and logs it. Does not wait.
+    pub fn record(&self, what: &What) {
+        let (object, text, time_ms) = (what.object(), what.text(), unix_ms());
+        match what.severity() {
+            Severity::Info => tracing::info!(target: "csp_events", %object, "{text}"),
+            Severity::Warning => tracing::warn!(target: "csp_events", %object, "{text}"),
+            Severity::Error => tracing::error!(target: "csp_events", %object, "{text}"),
+        }
+        let mut journal = self.0.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        journal.record(time_ms, what);
+        let latest = journal.latest();
+        drop(journal);
+        self.0.latest.send_modify(|known| *known = latest.max(*known));
+    }
+
+    /// Returns the next events for somebody who has those up to `known`.
+    pub fn after(&self, known: u64) -> Push {
+        self.0.journal.lock().unwrap_or_else(PoisonError::into_inner).after(known)
+    }
+
+    /// Returns a receiver of the number of the latest event.
+    pub fn latest(&self) -> watch::Receiver<u64> {
+        self.0.latest.subscribe()
+    }
+
+    /// Returns the route at which management nodes, and people, read what this node has recorded:
+    /// `GET /v1/events?since=NUMBER`.
+    pub fn route(&self) -> Router {
+        Router::new().route("/v1/events", get(since)).with_state(self.clone())
+    }
+}
+
+/// Query of [`since`].
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Since {
+    #[serde(default)]
+    since: u64,
+}
+
+async fn since(State(events): State<Events>, Query(query): Query<Since>) -> Json<Push> {
+    Json(events.after(query.since))
+}
+
+/// Returns the present time in milliseconds of the Unix epoch.
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

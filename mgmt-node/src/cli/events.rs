@@ -1,0 +1,144 @@
+//! `cspctl events`: what happened in the cluster, and what happens.
+
+use clap::{Args, ValueEnum};
+use csp_api::events::{Event, Page, Severity};
+
+use super::args::Output;
+use super::error::CliError;
+use super::paint::Colour;
+use super::{Context, put};
+
+/// How long the server waits for an event, in seconds.
+const WAIT_S: u64 = 20;
+
+/// Arguments of `cspctl events`.
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// Goes on: prints events as they arrive, until it is ended; with `-o json` one event a line
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Only events that matter at least so much
+    #[arg(long, value_enum)]
+    pub severity: Option<Least>,
+    /// Only objects that begin so, such as node/, server/web/ or policy/7
+    #[arg(long, value_name = "PREFIX")]
+    pub object: Option<String>,
+    /// Only these kinds, such as server_down,server_up
+    #[arg(long, value_name = "KIND,…", value_delimiter = ',')]
+    pub kind: Vec<String>,
+    /// Events after this cursor: that of an answer in JSON
+    #[arg(long, value_name = "CURSOR")]
+    pub since: Option<String>,
+    /// At most so many of the latest events
+    #[arg(long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=500))]
+    pub limit: u16,
+}
+
+/// `--severity`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Least {
+    /// All
+    Info,
+    /// Warnings and errors
+    Warning,
+    /// Errors
+    Error,
+}
+
+impl EventsArgs {
+    fn query(&self) -> Vec<(&'static str, String)> {
+        let severity = self.severity.map(|least| match least {
+            Least::Info => Severity::Info,
+            Least::Warning => Severity::Warning,
+            Least::Error => Severity::Error,
+        });
+        let mut query = vec![("limit", self.limit.to_string())];
+        query.extend(severity.map(|least| ("severity", least.as_str().to_owned())));
+        query.extend(self.object.clone().map(|object| ("object", object)));
+        if !self.kind.is_empty() {
+            query.push(("kind", self.kind.join(",")));
+        }
+        query
+    }
+}
+
+/// `cspctl events`.
+pub(super) async fn events(context: &Context, args: &EventsArgs) -> Result<(), CliError> {
+    let query = args.query();
+    let ask = async |more: Vec<(&'static str, String)>| {
+        let query: Vec<_> = query.iter().cloned().chain(more).collect();
+        context.client.get::<Page>("/api/v1/events", &query).await
+    };
+    let first = args.since.clone().map(|since| ("since", since));
+    let mut page = ask(first.into_iter().collect()).await?;
+    if !args.follow {
+        return context.show(&page, |page| lines(context, page));
+    }
+    loop {
+        match context.output {
+            Output::Table => put(&lines(context, &page))?,
+            Output::Json => {
+                let written = page.events.iter().filter_map(|event| serde_json::to_string(event).ok());
+                put(&written.map(|line| line + "\n").collect::<String>())?;
+            }
+        }
+        page = ask(vec![("since", page.cursor.clone()), ("wait_s", WAIT_S.to_string())]).await?;
+    }
+}
+
+fn lines(context: &Context, page: &Page) -> String {
+    let mut text = String::new();
+    if page.missed > 0 {
+        let words = format!("note: {} events are no longer kept\n", page.missed);
+        text += &context.paint.paint(Colour::Yellow, &words);
+    }
+    for event in &page.events {
+        text += &line(context, event);
+    }
+    text
+}
+
+fn line(context: &Context, event: &Event) -> String {
+    let severity = format!("{:<7}", event.severity.as_str());
+    let severity = match event.severity {
+        Severity::Info => severity,
+        Severity::Warning => context.paint.paint(Colour::Yellow, &severity),
+        Severity::Error => context.paint.paint(Colour::Red, &severity),
+    };
+    let (time, origin) = (utc(event.time_ms), &event.origin);
+    format!("{time}  {severity}  {origin:<8}  {}  {}\n", event.object, event.text)
+}
+
+/// Returns a time of the Unix epoch in milliseconds as `2026-11-30 10:42:17.042Z` (RFC 3339).
+fn utc(ms: u64) -> String {
+    let (days, of_day) = ((ms / 86_400_000) as i64, ms % 86_400_000);
+    // Days from civil, backwards: eras of 400 years that begin on the first of March.
+    let shifted = days + 719_468;
+    let (era, of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    let (hour, minute, second) = (of_day / 3_600_000, of_day / 60_000 % 60, of_day / 1000 % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{:03}Z", of_day % 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        for (ms, text) in [
+            (0, "1970-01-01 00:00:00.000Z"),
+            (951_782_400_001, "2000-02-29 00:00:00.001Z"),
+            (1_709_251_199_999, "2024-02-29 23:59:59.999Z"),
+            (1_796_034_137_042, "2026-11-30 10:22:17.042Z"),
+            (4_102_444_800_000, "2100-01-01 00:00:00.000Z"),
+        ] {
+            assert_eq!(utc(ms), text);
+        }
+    }
+}
