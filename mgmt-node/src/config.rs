@@ -25,6 +25,9 @@ pub struct MgmtConfig {
     /// entry.
     #[serde(default)]
     pub names: Vec<String>,
+    /// How events are published over ZeroMQ. Absent: they are not.
+    #[serde(default)]
+    pub events: Option<PublishSection>,
     /// Logging.
     #[serde(default)]
     pub log: LogSection,
@@ -43,6 +46,19 @@ pub struct PrivateEtcdSection {
     /// The etcd program.
     #[serde(default = "default_binary")]
     pub binary: PathBuf,
+}
+
+/// `events:` where events are published over ZeroMQ.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PublishSection {
+    /// Where subscribers connect.
+    #[serde(deserialize_with = "address")]
+    pub listen: SocketAddr,
+    /// File with this node's pair of CURVE keys, as `cspctl channel-key` writes it. Without one nobody is
+    /// asked for a key, which is allowed on loopback only.
+    #[serde(default)]
+    pub key: Option<PathBuf>,
 }
 
 impl Default for PrivateEtcdSection {
@@ -74,6 +90,15 @@ impl MgmtConfig {
                 self.admin.listen
             );
             problems.add("admin.listen", message);
+        }
+        if let Some(events) = self.events.as_ref().filter(|events| events.key.is_none())
+            && !events.listen.ip().is_loopback()
+        {
+            let message = format!(
+                "{} is reached by others, and there is no events.key: make one with `cspctl channel-key`, or listen on 127.0.0.1",
+                events.listen
+            );
+            problems.add("events.listen", message);
         }
         if self.private_etcd.client == self.private_etcd.peer {
             problems.add("private_etcd.peer", "must differ from private_etcd.client in address or port");

@@ -17,6 +17,7 @@ use csp_telemetry::{AdminOptions, AdminServer, BuildInfo, ConditionState, Exposi
 use csp_types::Role;
 use tokio::sync::watch;
 
+use crate::bus::Bus;
 use crate::config::MgmtConfig;
 use crate::events::{self, Hub};
 use crate::fanout::Fanout;
@@ -38,6 +39,7 @@ Example of a configuration file (--config):
   admin: {listen: \"127.0.0.1:9104\"}       # API, operations page and metrics
   etcd: {endpoints: []}                    # empty: a private etcd is started ...
   private_etcd: {client: \"127.0.0.1:2379\"} # ... which others reach as well once node.identity is there
+  events: {listen: \"10.77.0.4:9105\", key: /etc/csp/curve/events.key_secret} # events over ZeroMQ; left out: not
   log: {level: info, format: text}
 
 Exit codes:
@@ -120,6 +122,10 @@ async fn serve(
     let fanout = Fanout::new(etcd.credentials.as_ref());
     let election = Election::start(etcd.clone(), own.clone());
     let policy = Arc::new(PolicyReader::new(manager.clone()));
+    let bus = match &config.events {
+        Some(section) => Some(Bus::start(section, hub.clone(), policy.clone()).await?),
+        None => None,
+    };
     let cluster = Arc::new(Cluster {
         id: own.id,
         private_etcd,
@@ -162,7 +168,7 @@ async fn serve(
         etcd.credentials.is_some().then(|| tokio::spawn(watch_users(control.client(), readiness.clone())));
     let logins = Logins::new(etcd.credentials.clone());
     let options = AdminOptions {
-        metrics: metrics(&cluster, &logins, etcd.credentials.as_ref()),
+        metrics: metrics(&cluster, (&logins, bus), etcd.credentials.as_ref()),
         readiness,
         node,
         routes: events.route(),
@@ -188,11 +194,16 @@ async fn manager(etcd: &EtcdAccess, signer: Option<&Arc<Signer>>) -> Result<Poli
     Ok(manager.signed(signer.clone()))
 }
 
-fn metrics(cluster: &Arc<Cluster>, logins: &Arc<Logins>, credentials: Option<&Credentials>) -> Exposition {
+fn metrics(
+    cluster: &Arc<Cluster>,
+    (logins, bus): (&Arc<Logins>, Option<Bus>),
+    credentials: Option<&Credentials>,
+) -> Exposition {
     let metrics = Exposition::new();
     metrics.register(BuildInfo::new(Role::MgmtNode.as_str(), &cluster.id));
     metrics.register(ClusterMetrics(cluster.clone()));
     metrics.register(LoginMetrics(logins.clone()));
+    bus.into_iter().for_each(|bus| metrics.register(bus));
     if let Some(credentials) = credentials {
         csp_daemon::identity::watch(credentials, &metrics);
     }

@@ -18,22 +18,9 @@ fn record(id: &str) -> NodeRecord {
     NodeRecord::new(id.parse().expect("an id"), Role::ProxyNode, String::new())
 }
 
-fn membership(of: &[&Mgmt]) -> tokio::sync::watch::Receiver<csp_control::Membership> {
-    let member = |(at, mgmt): (usize, &&Mgmt)| {
-        let id = format!("mgmt-{}", at + 1).parse().expect("an id");
-        let record = NodeRecord::new(id, Role::MgmtNode, mgmt.url());
-        (id, csp_control::Member { record, state: csp_control::MemberState::Live })
-    };
-    let nodes = of.iter().enumerate().map(member).collect();
-    let (sender, receiver) =
-        tokio::sync::watch::channel(csp_control::Membership { revision: 1, synced: true, nodes });
-    std::mem::forget(sender);
-    receiver
-}
-
 async fn pushing(events: &Events, to: &[&Mgmt]) -> tokio::task::AbortHandle {
     let own = "pn-9".parse().expect("an id");
-    tokio::spawn(csp_daemon::events::push(events.clone(), own, membership(to), None)).abort_handle()
+    tokio::spawn(csp_daemon::events::push(events.clone(), own, support::membership(to), None)).abort_handle()
 }
 
 async fn page(mgmt: &Mgmt, query: &str) -> Value {

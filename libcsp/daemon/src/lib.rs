@@ -20,6 +20,7 @@ mod error;
 pub mod events;
 pub mod identity;
 mod keys;
+pub mod private_file;
 pub mod privileges;
 pub mod program;
 pub mod query;

@@ -65,6 +65,8 @@ impl Policy {
             problems.add("egress", message);
         }
         crate::vip_groups::check(self, problems);
+        crate::event_subscribers::check(self, problems);
+        crate::connection_log::check(self, problems);
         self.check_programs(problems);
         check_count("access", self.access.len(), 0, ACCESS_MAX, problems);
         for (index, rule) in self.access.iter().enumerate() {

@@ -166,7 +166,7 @@ fn check_once(may: &[Permission], at: &str, problems: &mut Problems) {
 }
 
 /// Serde for a key as text.
-mod as_text {
+pub(super) mod as_text {
     use csp_types::CurvePublicKey;
     use serde::{Deserialize, Deserializer, Serializer, de};
 

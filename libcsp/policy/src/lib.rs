@@ -14,9 +14,11 @@ mod brought_handlers;
 mod channel_options;
 mod channels;
 mod check;
+mod connection_log;
 mod contexts;
 mod curve;
 mod diff;
+mod event_subscribers;
 mod flows;
 mod formats;
 mod forward;
@@ -52,8 +54,10 @@ pub use brought_handlers::BroughtHandlers;
 pub use channel_options::{KEY_BYTES_MAX, LAST_VALUES_MAX, LastValue};
 pub use channels::{CHANNELS_MAX, Channel, ChannelMemory, Pattern, ReceiverQueue, UnknownFormat};
 pub use check::check_name;
+pub use connection_log::{ConnectionLog, LOG_SAMPLE_MAX};
 pub use contexts::GContext;
 pub use curve::{CURVE_CLIENTS_MAX, Curve, CurveClient, Permission};
+pub use event_subscribers::{EVENT_SUBSCRIBERS_MAX, EventSubscriber};
 pub use flows::{DEFAULT_FLOW, FLOWS_MAX, Flow, FlowContexts, FlowMatch, FlowQueue, FlowReserve};
 pub use formats::{CHANNEL_FORMATS_MAX, ChannelTime, FORMAT_LEN_MAX, FORMATS_MAX, Format, TimeUnit};
 pub use forward::{FORWARD_POOL_MAX, FORWARDED_MAX, Protocol, Tunnel, Via};
@@ -144,6 +148,12 @@ pub struct Policy {
     /// at every node whose configuration owns them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vip_groups: Vec<VipGroup>,
+    /// Who may subscribe to the cluster's events over ZeroMQ.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub event_subscribers: Vec<EventSubscriber>,
+    /// Which connections proxies record when they end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection_log: Option<ConnectionLog>,
     /// What is accelerated of which programs; of those that are not named here, all that the rules of their
     /// node allow.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -337,6 +347,8 @@ impl Policy {
             link: None,
             egress: Vec::new(),
             vip_groups: Vec::new(),
+            event_subscribers: Vec::new(),
+            connection_log: None,
             programs: Vec::new(),
             access: Vec::new(),
             plugin_hosts: Vec::new(),

@@ -79,6 +79,20 @@ pub async fn eventually<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>
     }
 }
 
+/// A membership of these management nodes, mgmt-1 and so on, for as long as the test runs.
+pub fn membership(of: &[&Mgmt]) -> tokio::sync::watch::Receiver<csp_control::Membership> {
+    let member = |(at, mgmt): (usize, &&Mgmt)| {
+        let id = format!("mgmt-{}", at + 1).parse().expect("an id");
+        let record = NodeRecord::new(id, Role::MgmtNode, mgmt.url());
+        (id, csp_control::Member { record, state: csp_control::MemberState::Live })
+    };
+    let nodes = of.iter().enumerate().map(member).collect();
+    let (sender, receiver) =
+        tokio::sync::watch::channel(csp_control::Membership { revision: 1, synced: true, nodes });
+    std::mem::forget(sender);
+    receiver
+}
+
 /// A running csp-mgmt-node.
 pub struct Mgmt {
     pub scratch: Scratch,
@@ -90,8 +104,13 @@ pub struct Mgmt {
 impl Mgmt {
     /// A management node with a private etcd.
     pub async fn start() -> Self {
+        Mgmt::start_with("").await
+    }
+
+    /// The same with these sections in its configuration.
+    pub async fn start_with(sections: &str) -> Self {
         let (api, etcd, peer) = (free_address(), free_address(), free_address());
-        let rest = format!("private_etcd: {{client: \"{etcd}\", peer: \"{peer}\"}}\n");
+        let rest = format!("private_etcd: {{client: \"{etcd}\", peer: \"{peer}\"}}\n{sections}");
         Mgmt::spawn("mgmt-1", api, etcd, &rest).await
     }
 

@@ -30,7 +30,7 @@
 //! | states of a connection, deadlines | `connection`, `timers` |
 //! | greeting, metadata, compatibility of socket types | `greeting`, `metadata`, `socket` |
 //! | frames in clear text; sealed frames | `frame`, `reader`; `sealed` |
-//! | boxes and nonces of CURVE | `curve` |
+//! | boxes and nonces of CURVE; files with keys | `curve`; `key_file` |
 //! | length-prefixed messages | `prefix` |
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
@@ -44,6 +44,7 @@ mod curve;
 mod error;
 mod frame;
 mod greeting;
+mod key_file;
 mod message;
 mod metadata;
 mod output;
@@ -64,6 +65,7 @@ pub use curve::{CurveKeys, ENTROPY_LEN, KEY_LEN, sealed_len};
 pub use error::{EncodeError, Excess, ZmtpError};
 pub use frame::{FRAME_HEADER_LEN_MAX, FrameHeader};
 pub use greeting::{GREETING_LEN, Mechanism};
+pub use key_file::parse_key_file;
 pub use message::{Frame, Item, Message};
 pub use metadata::Peer;
 pub use output::CONTROL_LEN_MAX;

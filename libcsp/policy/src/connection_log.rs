@@ -1,0 +1,93 @@
+//! Which connections proxies record when they end.
+
+use std::collections::BTreeMap;
+
+use csp_config::Problems;
+use serde::{Deserialize, Serialize};
+
+use super::Policy;
+
+/// Largest number of connections of which one is recorded.
+pub const LOG_SAMPLE_MAX: u32 = 1_000_000;
+
+/// `connection_log:` absent: nothing is recorded.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConnectionLog {
+    /// Of so many connections that end well one is recorded; 0: none. Those that do not are always recorded.
+    #[serde(default = "one")]
+    pub sample: u32,
+    /// The same for single services, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub services: BTreeMap<String, u32>,
+}
+
+impl ConnectionLog {
+    /// Returns the sample of a service, or of connections that programs open.
+    pub fn sample(&self, service: &str) -> u32 {
+        self.services.get(service).copied().unwrap_or(self.sample)
+    }
+
+    pub(super) fn summary(&self) -> String {
+        let services: Vec<String> = self.services.iter().map(|(name, n)| format!("{name} {n}")).collect();
+        match services.is_empty() {
+            true => format!("sample {}", self.sample),
+            false => format!("sample {}, {}", self.sample, services.join(", ")),
+        }
+    }
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// Checks the section of a policy.
+pub(super) fn check(policy: &Policy, problems: &mut Problems) {
+    let Some(log) = &policy.connection_log else { return };
+    let too_large = |sample: u32| {
+        (sample > LOG_SAMPLE_MAX).then(|| format!("{sample}: allowed are 0 to {LOG_SAMPLE_MAX}"))
+    };
+    if let Some(message) = too_large(log.sample) {
+        problems.add("connection_log.sample", message);
+    }
+    for (name, sample) in &log.services {
+        let at = format!("connection_log.services.{name}");
+        if !policy.services.iter().any(|service| service.name == *name) {
+            problems.add(&at, format!("{name:?} is no service of this policy"));
+        }
+        if let Some(message) = too_large(*sample) {
+            problems.add(&at, message);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: &str = "apiVersion: csp/v1\nservices:\n  - {name: web, vip: 10.76.0.100, port: 80, pool: [{node: an-1, port: 80}]}\n\
+                          connection_log: {sample: 10, services: {web: 100}}\n";
+
+    #[test]
+    fn a_service_may_have_a_sample_of_its_own() {
+        let policy = Policy::parse_yaml(POLICY, "p").unwrap();
+        let log = policy.connection_log.as_ref().unwrap();
+        assert_eq!((log.sample("web"), log.sample("shop")), (100, 10));
+        assert_eq!(Policy::parse_yaml(&policy.to_json(), "again").unwrap(), policy);
+        assert!(
+            !Policy::empty().to_json().contains("connection_log"),
+            "policies of before have their hashes"
+        );
+        let without = Policy { connection_log: None, ..policy.clone() };
+        assert_eq!(crate::diff::diff(&without, &policy), ["+ connection log sample 10, web 100"]);
+        let all = POLICY.replace("{sample: 10, services: {web: 100}}", "{}");
+        assert_eq!(Policy::parse_yaml(&all, "p").unwrap().connection_log.unwrap().sample("web"), 1);
+        for (from, to, words) in [
+            ("web: 100", "shop: 100", "connection_log.services.shop: \"shop\" is no service of this policy"),
+            ("sample: 10", "sample: 1000001", "connection_log.sample: 1000001: allowed are 0 to 1000000"),
+        ] {
+            let error = Policy::parse_yaml(&POLICY.replace(from, to), "p").unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}
