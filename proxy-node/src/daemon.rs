@@ -10,6 +10,7 @@ mod admin;
 mod applied;
 mod channels;
 pub mod config;
+mod connection_log;
 mod contexts;
 mod control;
 mod curve_keys;
@@ -28,5 +29,6 @@ mod providers;
 mod quality;
 mod specialised;
 
+pub use connection_log::ConnectionLog;
 pub use control::run;
 pub use events::WorkerEvents;

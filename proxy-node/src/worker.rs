@@ -23,8 +23,10 @@ use csp_wire::channel::Messages;
 
 use crate::core::service::both::Both;
 use crate::core::service::local::NoLocalServices;
-use crate::core::{CoreConfig, EgressRule, Process, ProxyCore, ServerChange, ServiceSpec, Verdict};
-use crate::daemon::WorkerEvents;
+use crate::core::{
+    CoreConfig, EgressRule, EndedConnection, Process, ProxyCore, ServerChange, ServiceSpec, Verdict,
+};
+use crate::daemon::{ConnectionLog, WorkerEvents};
 use crate::links::Links;
 use election::Election;
 
@@ -81,6 +83,8 @@ pub struct WorkerPolicy {
     pub flows: Option<FlowsConfig>,
     /// The groups of addresses that move from one network node to another.
     pub vip_groups: HashMap<IpAddr, GroupId>,
+    /// Which connections are recorded; `None`: none.
+    pub log: Option<csp_policy::ConnectionLog>,
 }
 
 /// A proxy worker.
@@ -95,6 +99,8 @@ pub struct ProxyWorker {
     makers: Option<Sender<(u8, HandlerJob)>>,
     /// What plans queries and formats that clients ask for; `None`: the worker.
     planner: Option<Sender<(u8, PlanJob)>>,
+    /// Where connections are recorded; `None`: nowhere.
+    log: Option<ConnectionLog>,
     /// Where events are reported; `None`: nowhere.
     events: Option<WorkerEvents>,
     election: Election,
@@ -124,6 +130,7 @@ impl ProxyWorker {
             makers: None,
             planner: None,
             events: None,
+            log: None,
             election,
         }
     }
@@ -145,6 +152,28 @@ impl ProxyWorker {
     pub fn set_planner(&mut self, planner: Sender<(u8, PlanJob)>) {
         self.broker_mut().plan_elsewhere();
         self.planner = Some(planner);
+    }
+
+    /// Sets where connections are recorded.
+    pub fn set_connection_log(&mut self, log: ConnectionLog) {
+        self.log = Some(log);
+    }
+
+    pub(crate) fn connection_log(&self) -> Option<&ConnectionLog> {
+        self.log.as_ref()
+    }
+
+    /// Returns the worker's number.
+    pub(crate) fn number(&self) -> u8 {
+        self.number
+    }
+
+    /// Returns the records of connections that have ended ([`ProxyCore::take_ended_connections`]).
+    pub(crate) fn take_ended_connections(
+        &mut self,
+        room: Vec<EndedConnection>,
+    ) -> (Vec<EndedConnection>, u64) {
+        self.core.take_ended_connections(room)
     }
 
     /// Sets where this worker's events are reported.
@@ -318,10 +347,15 @@ impl ProxyWorker {
     pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), PolicyError> {
         self.take_left(now);
         let served = self.broker_mut().apply(now, &policy.messages).map_err(PolicyError::from);
-        let WorkerPolicy { services, egress, flows, vip_groups, .. } = policy;
+        let WorkerPolicy { services, egress, flows, vip_groups, log, .. } = policy;
         self.links.holders.set_groups(vip_groups);
         let served = served.and(self.set_flows(now, flows).map_err(PolicyError::from));
         self.core.set_policy(now, services, egress, &mut self.links);
+        let log = log.filter(|_| self.log.is_some());
+        match &log {
+            Some(log) => self.core.set_connection_log(Some(&|service| log.sample(service))),
+            None => self.core.set_connection_log(None),
+        }
         self.follow_holders();
         self.links.flush(now);
         served

@@ -33,6 +33,7 @@
 #![deny(clippy::disallowed_types)]
 
 pub mod app;
+pub mod connections;
 pub mod contexts;
 pub mod events;
 pub mod handlers;
@@ -46,6 +47,7 @@ pub mod proxy;
 pub mod quality;
 mod readiness;
 mod text;
+pub mod time;
 pub mod topic;
 mod trace;
 

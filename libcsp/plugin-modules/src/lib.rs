@@ -215,6 +215,13 @@ impl PluginModules {
         stops
     }
 
+    /// Logs which instances were stopped since the last call: for a daemon that records no events.
+    pub fn log_stops(&self) {
+        for what in self.stops() {
+            tracing::warn!(object = %what.object(), "{}", what.text());
+        }
+    }
+
     /// Returns whether a module has come since the last call: policies that were refused without it are to be
     /// checked again.
     pub fn have_come(&self) -> bool {

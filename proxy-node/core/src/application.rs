@@ -6,6 +6,7 @@ use csp_wire::channel::{
     CLOSE_UNREAD, ListenPayload, Message, MessageHeader, MessageKind, TakeOverPayload, Ticket,
 };
 
+use super::connection_log::End;
 use super::context::{Context, Ends, Turn};
 use super::dispatch::pool::Choice;
 use super::flow::{Attachment, Stage};
@@ -125,12 +126,14 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                 } else {
                     // RFC 9293 §3.6.1: the client must be informed that its data was not read.
                     self.cx.record(label, TraceKind::CloseReceived, 0);
+                    self.cx.recorder.log.ends(label, End::ServerReset);
                     self.abandon(label);
                 }
             }
             (MessageKind::Reset, Stage::Open(_) | Stage::Offered(_)) => {
                 self.cx.send(lane, close, &[]);
                 self.cx.record(label, TraceKind::CloseReceived, 0);
+                self.cx.recorder.log.ends(label, End::ServerReset);
                 self.abandon(label);
             }
             (MessageKind::HandOver, Stage::Open(_)) => match Ticket::parse(message.payload) {
@@ -149,6 +152,10 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         let attachment = Attachment { channel: choice.channel, choice: Some(choice) };
         self.cx.flows.set_stage(self.cx.now, label, Stage::Open(attachment));
         self.dispatcher.accepted(self.cx.flows, choice);
+        if self.cx.recorder.log.is_on() {
+            let process = self.dispatcher.process_name(choice.channel);
+            self.cx.recorder.log.opened(self.cx.now, label, choice.member, process);
+        }
         self.cx.record(label, TraceKind::AcceptedReceived, 0);
         if self.cx.upstreams.is_of(label) {
             self.upstream_accepted(label, choice);
@@ -211,6 +218,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
         let Some(flow) = self.cx.flows.get_mut(label) else { return };
         flow.app_finished = true;
+        self.cx.recorder.log.ends(label, End::ClosedByServer);
         self.shutdown_client(label);
         self.cx.record(label, TraceKind::CloseReceived, 0);
     }
@@ -219,6 +227,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// only the budget for the queued bytes.
     pub(super) fn application_closed(&mut self, label: FlowLabel) {
         self.cx.record(label, TraceKind::CloseReceived, 0);
+        self.cx.recorder.log.ends(label, End::ClosedByServer);
         if self.is_cut_off(label, Towards::Client) {
             return self.abandon(label);
         }

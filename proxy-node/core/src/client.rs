@@ -14,7 +14,9 @@
 use csp_tcp::{Event, FailReason, Stack};
 use csp_types::{FlowLabel, FourTuple, Instant};
 
+use super::connection_log::End;
 use super::context::{Context, Turn};
+use super::flow::{Joint, Stage};
 use super::service::local::LocalServices;
 use super::service::upstream::Ended;
 use super::{ProxyOutput, reason};
@@ -77,6 +79,12 @@ impl<O> Context<'_, O> {
             Event::PeerFinished => {
                 if let Some(flow) = self.flows.get_mut(label) {
                     flow.client_finished = true;
+                    match flow.stage {
+                        Stage::Joined(Joint { peer, member: None }) => {
+                            self.recorder.log.ends(peer, End::ClosedByServer);
+                        }
+                        _ => self.recorder.log.ends(label, End::ClosedByClient),
+                    }
                 }
                 ClientEvent::Changed
             }

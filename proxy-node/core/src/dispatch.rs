@@ -154,6 +154,19 @@ impl Dispatcher {
         Some((process.node, process.name.as_str()))
     }
 
+    /// Returns the numbers and names of all services of the policy.
+    pub(crate) fn service_names(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.services.numbers().filter_map(|number| {
+            let service = self.services.get(number).filter(|service| service.active)?;
+            Some((number, service.spec.name.as_str()))
+        })
+    }
+
+    /// Returns the name of the process of a channel.
+    pub(crate) fn process_name(&self, channel: ChannelId) -> &str {
+        self.processes.get(&channel).map_or("", |process| process.name.as_str())
+    }
+
     /// Returns all pool members.
     pub(crate) fn pools(&self) -> &Pools {
         &self.pools

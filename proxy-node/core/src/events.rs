@@ -4,8 +4,9 @@ use csp_types::{FlowLabel, FourTuple, Instant, TraceKind};
 use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload};
 
 use super::client::ClientEvent;
+use super::connection_log::End;
 use super::context::Turn;
-use super::flow::{Attachment, Flow, Stage};
+use super::flow::{Attachment, Flow, Joint, Stage};
 use super::service::between::Towards;
 use super::service::local::LocalServices;
 use super::shares::Charge;
@@ -55,6 +56,10 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.cx.tcp.set_send_capacity(label, window);
         let arrived = self.dispatcher.next_arrival();
         self.admit(Flow { arrived, ..new_flow(now, (label, tuple), service, Stage::Pending, window) });
+        if self.cx.recorder.log.is_on() {
+            let handshake = self.cx.tcp.figures(label).srtt_us;
+            self.cx.recorder.log.began(label, handshake);
+        }
         self.find_application(label, service, tuple);
         self.keep_reserve();
     }
@@ -109,6 +114,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.cx.recorder.counters.connections_closed += 1;
         self.prefaces.forget(label);
         if self.is_cut_off(label, Towards::Application) {
+            self.cx.recorder.log.ends(label, End::Protocol);
             return self.fail(label, reason::INVALID);
         }
         self.joined_closed(label);
@@ -153,7 +159,18 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             _ => {}
         }
         self.cx.recorder.counters.connections_failed += 1;
+        self.log_failure(label, code);
         self.fail(label, code);
+    }
+
+    /// Notes in the log whose connection has failed, and how.
+    fn log_failure(&mut self, label: FlowLabel, code: u32) {
+        match self.cx.flows.get(label).map(|flow| flow.stage) {
+            Some(Stage::Joined(Joint { peer, member: None })) => {
+                self.cx.recorder.log.ends(peer, End::of_server(code));
+            }
+            _ => self.cx.recorder.log.ends(label, End::of_client(code)),
+        }
     }
 
     /// Ends a flow and reports the reason to its process.

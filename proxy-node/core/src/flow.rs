@@ -234,6 +234,11 @@ impl FlowTable {
         }
     }
 
+    /// Returns the first index, and the number, of the labels of TCP connections.
+    pub(crate) fn tcp_labels(&self) -> (usize, usize) {
+        self.ranges[0]
+    }
+
     #[inline]
     fn slot(&self, label: FlowLabel) -> Option<usize> {
         let [(first, len), (second, more)] = self.ranges;

@@ -26,6 +26,7 @@
 mod application;
 mod client;
 mod connect;
+pub mod connection_log;
 mod context;
 mod counters;
 mod dispatch;
@@ -59,6 +60,7 @@ use csp_wire::channel::Message;
 use csp_wire::tunnel::{Flags, Record};
 
 pub use application::Verdict;
+pub use connection_log::{End, EndedConnection};
 pub use counters::Counters;
 pub use dispatch::admission::Process;
 pub use dispatch::backlog::{BacklogLimits, NO_SERVER_GRACE};
@@ -357,6 +359,32 @@ impl<S: LocalServices> ProxyCore<S> {
         let named = turn.dispatcher.local_numbers();
         before.difference(&named).for_each(|number| turn.local.drain(now, *number));
         turn.drive();
+    }
+}
+
+/// The log of connections.
+impl<S: LocalServices> ProxyCore<S> {
+    /// Sets which connections are recorded when they end: `sample` is that of a service by its name
+    /// ([`EndedConnection`]); `None`: none. To be called after each [`set_policy`](Self::set_policy).
+    pub fn set_connection_log(&mut self, sample: Option<&dyn Fn(&str) -> u32>) {
+        let log = &mut self.recorder.log;
+        let Some(sample) = sample else { return log.stop() };
+        let (first_index, connections) = self.flows.tcp_labels();
+        log.begin(first_index, connections);
+        for (number, name) in self.dispatcher.service_names() {
+            log.set_service(number, name, sample(name));
+        }
+    }
+
+    /// Returns whether records of connections wait.
+    pub fn has_ended_connections(&self) -> bool {
+        self.recorder.log.has_ended()
+    }
+
+    /// Returns the records of connections that have ended, and how many found no room since the last call;
+    /// `room` takes the place of their list.
+    pub fn take_ended_connections(&mut self, room: Vec<EndedConnection>) -> (Vec<EndedConnection>, u64) {
+        self.recorder.log.take(room)
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use csp_types::{FlowLabel, FourTuple, Instant, TraceEvent, TraceKind, TraceRing};
 
+use super::connection_log::ConnectionLog;
 use super::flow::Flow;
 use super::{Counters, ENDED_MAX};
 
@@ -24,6 +25,7 @@ pub(crate) struct Recorder {
     trace: TraceRing,
     ended: VecDeque<EndedFlow>,
     pub(crate) counters: Counters,
+    pub(crate) log: ConnectionLog,
 }
 
 impl Recorder {
@@ -33,6 +35,7 @@ impl Recorder {
             trace: TraceRing::new(trace_events),
             ended: VecDeque::with_capacity(ENDED_MAX),
             counters: Counters::default(),
+            log: ConnectionLog::default(),
         }
     }
 

@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use csp_types::{Duration, FlowLabel, FourTuple, Instant, TraceKind};
 
+use super::connection_log::End;
 use super::context::{Context, Turn};
 use super::events::{NO_SERVICE, new_flow};
 use super::flow::{Call, Joint, Stage};
@@ -196,6 +197,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         let joint = Joint { peer: server, member: Some(call.member) };
         self.cx.flows.set_stage(now, client, Stage::Joined(joint));
         self.cx.flows.set_stage(now, server, Stage::Joined(Joint { peer: client, member: None }));
+        self.cx.recorder.log.opened(now, client, call.member, "");
         self.cx.record(client, TraceKind::OpenSent, 0);
         self.pump.enqueue(self.cx.flows, client);
     }
@@ -239,6 +241,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             reason::NO_BUFFERS => counters.drop_no_budget += 1,
             _ => counters.drop_no_server += 1,
         }
+        self.cx.recorder.log.ends(client, End::ServerUnreachable);
         self.abandon(client);
     }
 
@@ -324,6 +327,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             return self.server_finished(server);
         }
         self.cx.recorder.counters.half_closed_given_up += 1;
+        self.cx.recorder.log.ends(client, End::HalfClosed);
         self.abandon(client);
     }
 
@@ -379,6 +383,9 @@ impl Pump {
         if moved > 0 {
             cx.recorder.counters.joined_bytes += moved as u64;
             if let Some(flow) = cx.flows.get_mut(to) {
+                if flow.bytes_from_app == 0 {
+                    cx.recorder.log.first_byte(cx.now, to);
+                }
                 flow.bytes_from_app += moved as u64;
                 let end = &mut TcpEnd { now: cx.now, label: to, finished: false, tcp: cx.tcp };
                 self.widen(end, flow);

@@ -241,6 +241,9 @@ impl<O: ProxyOutput> ApplicationEnd<'_, O> {
         if len > self.flow.from_app_window - self.flow.from_app_outstanding || self.flow.app_finished {
             return false;
         }
+        if self.flow.bytes_from_app == 0 && self.recorder.log.is_on() {
+            self.recorder.log.first_byte(self.now, self.flow.label);
+        }
         self.flow.from_app_outstanding += len;
         self.flow.bytes_from_app += u64::from(len);
         self.recorder.counters.app_bytes_in += u64::from(len);

@@ -2,6 +2,7 @@
 
 use csp_types::FlowLabel;
 
+use super::connection_log::End;
 use super::context::Turn;
 use super::dispatch::pool::ChannelId;
 use super::flow::{Flow, Stage};
@@ -100,10 +101,12 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                 true => counters.drop_backlog_time += 1,
                 false => counters.drop_no_server += 1,
             }
+            self.cx.recorder.log.ends(label, if served { End::BacklogTime } else { End::NoServer });
             self.abandon(label);
         }
         while let Some(label) = self.dispatcher.next_abandoned(now) {
             self.cx.recorder.counters.drop_not_taken_over += 1;
+            self.cx.recorder.log.ends(label, End::NotTakenOver);
             self.abandon(label);
         }
         while let Some(label) = self.cx.hairpin.next_overdue(now) {
@@ -137,6 +140,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Resets both ends of a flow whose protocol was violated.
     pub(super) fn reset_both(&mut self, label: FlowLabel) {
         self.notify_failure(label, reason::INVALID);
+        self.cx.recorder.log.ends(label, End::Protocol);
         self.abandon(label);
     }
 
@@ -189,11 +193,24 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         let report = self.cx.upstreams.release(self.cx.tcp, flow.label);
         self.egress.shares.release(flow.charge);
         self.cx.recorder.flow_ended(self.cx.now, flow);
+        self.log_end(flow);
         self.dispatcher.flow_ended(self.cx.flows, self.cx.tcp, flow);
         self.part(flow.label, flow.stage);
         if let Some(report) = report {
             self.report_upstream(flow.label, report);
         }
+    }
+
+    /// Records the end of a connection in the log.
+    fn log_end(&mut self, flow: &Flow) {
+        let log = &mut self.cx.recorder.log;
+        if !log.is_on() {
+            return;
+        }
+        let Some(member) = log.member(flow.label) else { return };
+        let server = member.and_then(|member| self.dispatcher.pools().get(member));
+        let server = server.map(|member| (member.host, member.port));
+        log.ended(self.cx.now, flow, server, self.cx.tcp.figures(flow.label));
     }
 
     /// Reserves a window for a new flow. If none is left, stalled flows are dropped first, then connections
@@ -206,6 +223,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             }
             if let Some(label) = self.pump.next_stalled(self.cx.now, self.cx.flows, self.cx.tcp) {
                 self.cx.recorder.counters.stalled_given_up += 1;
+                self.cx.recorder.log.ends(label, End::Stalled);
                 self.reset_client(label);
             } else if given_way == IDLE_PER_WINDOW_MAX || !self.idle_gives_way() {
                 return None;
@@ -238,7 +256,10 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                 | Stage::Called(_)
                 | Stage::Joined(_)
                 | Stage::Checking(_)
-                | Stage::Finishing => self.abandon(label),
+                | Stage::Finishing => {
+                    self.cx.recorder.log.ends(label, End::ServerLost);
+                    self.abandon(label);
+                }
             }
         }
         self.pump.remove_stale(self.cx.flows);

@@ -1,7 +1,7 @@
 //! What a worker's channels of messages show, on the admin endpoint and as metrics.
 
 use csp_api::proxy::{Channel, ChannelFigures, LostRows, RequestedQuery};
-use csp_services::{ChannelSnapshot, MessageBroker, MoveNotice, Moved, RequestNotice, RequestedSnapshot};
+use csp_services::{ChannelSnapshot, MessageBroker, Moved, RequestNotice, RequestedSnapshot};
 use csp_telemetry::MetricWriter;
 use csp_types::Instant;
 

@@ -8,6 +8,7 @@ use csp_types::options::SynCookies;
 use csp_types::spin::SpinSetting;
 use serde::Deserialize;
 
+use super::connection_log::LogSection as ConnectionLogSection;
 use super::curve_keys::{DEFAULT_FOLDER, KeyRing};
 
 /// Hairpins of a worker: connections between two programs of the cluster. Each occupies 128 KiB once it is
@@ -51,6 +52,9 @@ pub struct Config {
     /// Channels of messages.
     #[serde(default)]
     pub messages: MessagesSection,
+    /// Where connections are recorded that the policy says are to be. Absent: nowhere.
+    #[serde(default)]
+    pub connection_log: Option<ConnectionLogSection>,
 }
 
 /// Channels of messages.

@@ -4,7 +4,7 @@ use csp_api::contexts::{Context, Contexts, FormatProfile, Handler, PathStage};
 use csp_api::proxy::LostRows;
 use csp_handlers::{CONTEXTS_MAX, FormatId, Losses, Profile};
 use csp_messages::{ContextStatus, HandlerStatus, PathState, PathStatus};
-use csp_services::{ContextNotice, ContextsSnapshot, ElsewhereSnapshot, MessageBroker, Presence, StagePlace};
+use csp_services::{ContextsSnapshot, ElsewhereSnapshot, MessageBroker, Presence, StagePlace};
 use csp_telemetry::MetricWriter;
 use csp_types::Duration;
 

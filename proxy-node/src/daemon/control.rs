@@ -22,6 +22,7 @@ use crate::{ProxyWorker, Registered};
 
 use super::applied::ApplyTimes;
 use super::config::{Config, HAIRPINS, UPSTREAMS};
+use super::connection_log::ConnectionLog;
 use super::curve_keys::KeyRing;
 use super::data_thread::Question;
 use super::events::WorkerEvents;
@@ -48,12 +49,18 @@ pub fn run(config: Config, threads: &Threads, adjacency: Option<&Arc<Adjacency>>
     let keys = KeyFile::load(&config.node.cluster_key_file(Role::ProxyNode), Holder::Proxy)?;
     let events = Events::of(&record);
     let reported = WorkerEvents::new(Reporter::start(events.clone())?);
-    let (mut workers, record) =
-        start_workers(&config, record, (threads, adjacency), (&modules, keys.keys(), &reported))?;
+    let log = config.connection_log.as_ref().map(|log| ConnectionLog::start(log, config.node.id));
+    let log = log.transpose()?;
+    let (mut workers, record) = start_workers(
+        &config,
+        record,
+        (threads, adjacency),
+        (&modules, keys.keys(), &reported, log.as_ref()),
+    )?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Boxed: compiled once, and not once for each way in which a runtime polls.
-    let result =
-        runtime.block_on(serve(&config, record, &workers, (modules, keys), (events, reported)).boxed_local());
+    let result = runtime
+        .block_on(serve(&config, record, &workers, (modules, keys), (events, reported, log)).boxed_local());
     DataThread::stop_all(&mut workers, || Question::Stop);
     result
 }
@@ -62,7 +69,7 @@ fn start_workers(
     config: &Config,
     mut record: NodeRecord,
     (threads, adjacency): (&Threads, Option<&Arc<Adjacency>>),
-    (modules, keys, events): (&Arc<Modules>, &Keys, &WorkerEvents),
+    (modules, keys, events, log): (&Arc<Modules>, &Keys, &WorkerEvents, Option<&ConnectionLog>),
 ) -> Result<(Vec<Worker>, NodeRecord), DaemonError> {
     std::fs::create_dir_all(config.node.run_dir(Role::ProxyNode))?;
     let (mut workers, (makers, jobs)) = (Vec::<Worker>::new(), std::sync::mpsc::channel());
@@ -79,6 +86,7 @@ fn start_workers(
         worker.set_makers(makers.clone());
         worker.set_planner(planner.clone());
         worker.set_events(events.of_worker(number));
+        log.into_iter().for_each(|log| worker.set_connection_log(log.clone()));
         adjacency.into_iter().for_each(|both| worker.set_adjacency(Arc::clone(both)));
         record.san.push(san.address);
         workers.push(threads.start(("data", number), worker, QUESTIONS_MAX, config.spin_us)?);
@@ -131,13 +139,17 @@ async fn serve(
     record: NodeRecord,
     workers: &[Worker],
     (modules, keys): (Arc<Modules>, KeyFile),
-    (events, reported): (Events, WorkerEvents),
+    (events, reported, log): (Events, WorkerEvents, Option<ConnectionLog>),
 ) -> Result<(), DaemonError> {
     let costs = policy::flows::Costs::new(usize::from(config.workers));
     let plans = Plans::default();
     let times = ApplyTimes::default();
     let options = shell_options(config, record, workers, (&modules, &costs, &times, &plans), events.clone());
     let options = ShellOptions { keys: Some(keys), ..options };
+    if let Some(log) = &log {
+        options.metrics.register(log.clone());
+        tokio::spawn(log.clone().follow_hangups());
+    }
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
     let mut numbers = policy::Numbers::new(rand::random()).of_proxy(config.node.id, costs);
     let mut prepared = Prepared::default();
@@ -149,6 +161,11 @@ async fn serve(
             Event::Membership(now) => send_registered(workers, config.node.id, &now),
             Event::Policy(active) => {
                 names.set(active.policy.server_names());
+                if log.is_none() && active.policy.connection_log.is_some() {
+                    tracing::warn!(
+                        "the policy has connections recorded, and connection_log of this node's configuration does not say where"
+                    );
+                }
                 let state = (&mut numbers, &mut prepared, &times, &plans);
                 let applied = apply(workers, &active, state, (folder, &modules, &names, &reported)).await;
                 shell.ack(active.generation, applied).await;

@@ -90,6 +90,9 @@ impl DataWorker for ProxyWorker {
     fn publish(&mut self) -> Published {
         channels::log_requests(self);
         events::report(self);
+        if let Some(log) = self.connection_log().cloned() {
+            log.take(self);
+        }
         let mut published = Published::of(self);
         published.quality = quality::of_worker(self, clock::now());
         published

@@ -123,7 +123,8 @@ pub fn translate(
     let flows = flows::translate(policy, planned.catalogue(), numbers);
     let group = |address: IpAddr| Some((address, GroupId::of(&policy.vip_group(address)?.name)));
     let vip_groups = policy.addresses().into_iter().filter_map(group).collect();
-    WorkerPolicy { services, egress, messages, flows, vip_groups }
+    let log = policy.connection_log.clone();
+    WorkerPolicy { services, egress, messages, flows, vip_groups, log }
 }
 
 /// Returns the services at the ports of a channel.

@@ -218,6 +218,15 @@ pub enum State {
     Done,
 }
 
+/// Figures of a connection for a log of connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Figures {
+    /// Smoothed round-trip time in microseconds; 0: none was measured.
+    pub srtt_us: u32,
+    /// Retransmissions.
+    pub retransmits: u32,
+}
+
 /// A snapshot of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionInfo {

@@ -2,12 +2,19 @@
 
 use csp_types::Instant;
 
-use crate::api::ConnectionInfo;
+use crate::api::{ConnectionInfo, Figures};
 use crate::config::StackConfig;
 use crate::ranges::RangePool;
 use crate::tcb::Tcb;
 
 impl Tcb {
+    /// Returns what the log says of the connection.
+    pub(crate) fn figures(&self) -> Figures {
+        let srtt = self.rtt.srtt().unwrap_or_default();
+        let srtt_us = u32::try_from(srtt.as_micros()).unwrap_or(u32::MAX);
+        Figures { srtt_us, retransmits: self.retransmits }
+    }
+
     /// Returns a snapshot of the connection.
     pub fn info(&self, config: &StackConfig, ranges: &RangePool) -> ConnectionInfo {
         let deadline = self.deadline();

@@ -61,8 +61,8 @@ mod transmitqueue;
 mod tuple_map;
 
 pub use api::{
-    Arrival, ConnectError, ConnectionInfo, DropReason, Event, FailReason, ListenError, Occupancy, PathError,
-    State, Transmit,
+    Arrival, ConnectError, ConnectionInfo, DropReason, Event, FailReason, Figures, ListenError, Occupancy,
+    PathError, State, Transmit,
 };
 pub use blocks::{Buffer, Direction, REGION_BLOCKS};
 pub use chain::Slices;

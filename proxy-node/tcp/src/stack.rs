@@ -12,7 +12,7 @@ use core::net::SocketAddr;
 
 use csp_types::{FlowLabel, FourTuple, Instant, LabelAllocator};
 
-use crate::api::{ConnectError, ConnectionInfo, Event, ListenError, Occupancy, State, Transmit};
+use crate::api::{ConnectError, ConnectionInfo, Event, Figures, ListenError, Occupancy, State, Transmit};
 use crate::blocks::BlockPool;
 use crate::chain::Slices;
 use crate::config::{ConnectionOptions, StackConfig};
@@ -68,6 +68,8 @@ pub struct Stack {
     wanting: IndexList,
     /// Metered connections that ended while they waited for an allowance.
     withdrawn: Vec<FlowLabel>,
+    /// Figures of the connection that was released last.
+    last_figures: (FlowLabel, Figures),
 }
 
 impl Stack {
@@ -90,6 +92,7 @@ impl Stack {
             paths: PathCache::new(config.path_entries, &config.isn_secret),
             wheel: Wheel::new(n),
             half_open: IndexList::new(n),
+            last_figures: (FlowLabel::NONE, Figures::default()),
             dirty: TransmitQueue::new(n),
             eventful: IndexList::new(n),
             block_waiters: IndexList::new(n),
@@ -348,6 +351,16 @@ impl Stack {
     /// The options of one connection; `None` if the label is stale.
     pub fn options(&self, label: FlowLabel) -> Option<ConnectionOptions> {
         self.tcb(label).map(Tcb::options)
+    }
+
+    /// What the log says of a connection: of one that exists, or of the one that was released last; zeros of
+    /// others.
+    pub fn figures(&self, label: FlowLabel) -> Figures {
+        match self.tcb(label) {
+            Some(tcb) => tcb.figures(),
+            None if self.last_figures.0 == label => self.last_figures.1,
+            None => Figures::default(),
+        }
     }
 
     /// A snapshot of one connection; `None` if the label is stale.

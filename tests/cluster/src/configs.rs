@@ -1,7 +1,7 @@
 //! The configuration files of the demo cluster.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use csp_identity::IdentityRole;
 
@@ -50,9 +50,16 @@ impl Place {
     /// Returns the proxy node's configuration for this place.
     pub fn proxy_node(&self, scratch: &Path, provider: &str) -> String {
         let (common, Place { octet, workers, .. }) = (self.common(scratch, IdentityRole::ProxyNode), self);
+        let log = self.connection_log(scratch);
         format!(
-            "{common}{ETCD}workers: {workers}\nsan:\n  provider: {provider}\n  address: 10.77.0.{octet}\n  port: 7100\n"
+            "{common}{ETCD}workers: {workers}\nconnection_log: {{file: {}}}\nsan:\n  provider: {provider}\n  address: 10.77.0.{octet}\n  port: 7100\n",
+            log.display()
         )
+    }
+
+    /// Returns where the proxy node of this place records connections, if the policy says so.
+    pub fn connection_log(&self, scratch: &Path) -> PathBuf {
+        scratch.join(format!("connections-{}.log", self.id))
     }
 
     /// Returns the app node's configuration for this place, with the agent's `socket`.

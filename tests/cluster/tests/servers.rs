@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use csp_api::connections::ConnectionRecord;
 use csp_api::network::Flow;
 use csp_cluster::configs::CLIENT_ADDRESS;
 use csp_cluster::testing::SERVING_DEADLINE;
@@ -62,6 +63,7 @@ services:
     servers: {{balance: source, slow_start_ms: 1000}}
 egress:
   - {{address: {EGRESS}, destinations: [10.76.0.0/24]}}
+connection_log: {{services: {{tls: 0}}}}
 ",
         SERVERS[0], SERVERS[1]
     )
@@ -191,6 +193,16 @@ fn a_dead_server(cluster: &Cluster, first: Process) -> Process {
     wait_until("the server to be used again", Duration::from_secs(45), up).unwrap();
     let state = state_of(cluster, SERVERS[0]);
     assert!(state.contains(" up ") && !state.contains("down"), "{state}");
+    let object = format!("server/plain/{CLIENT_ADDRESS}:{}", SERVERS[0]);
+    let events = cluster.cspctl(&["events", "--object", &object]).unwrap();
+    let (down, up) = (
+        format!(
+            "{object}  server {CLIENT_ADDRESS}:{} of service plain is down: connection refused",
+            SERVERS[0]
+        ),
+        format!("{object}  server {CLIENT_ADDRESS}:{} of service plain is up", SERVERS[0]),
+    );
+    assert!(events.find(&down).zip(events.find(&up)).is_some_and(|(down, up)| down < up), "{events}");
     first
 }
 
@@ -261,6 +273,51 @@ fn a_balancer_in_front(cluster: &Cluster) {
     .unwrap();
 }
 
+/// Sends a part of a request, and resets the connection.
+const LEAVER: &str = "
+import socket, struct, sys, time
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)
+s.sendall(b'GET /who HTT')
+time.sleep(0.2)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+s.close()
+";
+
+/// The proxy's log has each connection that has ended, with who had it and who ended it.
+fn the_log_of_connections(cluster: &Cluster) {
+    cluster.client.run("python3", &["-c", LEAVER, VIP, &PLAIN.to_string()]).unwrap();
+    let file = cluster.scratch().join("connections-pn-1.log");
+    let records = || -> Vec<ConnectionRecord> {
+        let text = fs::read_to_string(&file).unwrap();
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+            .collect()
+    };
+    let of = |service: &'static str| records().into_iter().filter(move |record| record.service == *service);
+    wait_until("the reset to be recorded", SERVING_DEADLINE, || {
+        of("plain").any(|record| record.end == "client_reset" && record.code == "CR").then_some(())
+    })
+    .unwrap_or_else(|error| panic!("{error:#}\n{:#?}", of("plain").collect::<Vec<_>>()));
+    let well: Vec<_> = of("plain").filter(|record| record.code.ends_with('-')).collect();
+    assert!(well.len() >= 62, "60 requests, a download, an upload: {}", well.len());
+    for record in &well {
+        let [first, second] = SERVERS.map(|port| format!("{CLIENT_ADDRESS}:{port}"));
+        assert!(record.server == *first.as_str() || record.server == *second.as_str(), "{record:?}");
+        assert!(record.client.starts_with(CLIENT_ADDRESS) && record.vip == format!("{VIP}:{PLAIN}"));
+        let wait = record.wait_us.expect("a server had it");
+        let byte = record.first_byte_us.expect("it answered");
+        assert!(wait <= byte && byte <= record.total_us && record.rtt_us.is_some(), "{record:?}");
+        assert!(record.bytes_in > 0 && record.bytes_out > 0 && record.proxy == "pn-1", "{record:?}");
+    }
+    let download = well.iter().map(|record| record.bytes_out).max();
+    assert!(download >= Some(FILE_LEN as u64), "{download:?}");
+    let nginx = of("mixed").find(|record| record.process.starts_with("nginx"));
+    assert_eq!(nginx.expect("a program of the cluster had some").server, "an-1:80");
+    let written = cluster.metric(Tier::ProxyNode, "csp_connection_log_records_total", "").unwrap();
+    assert!(written >= records().len() as f64 * 0.9, "{written}");
+    assert_eq!(cluster.metric(Tier::ProxyNode, "csp_connection_log_lost_total", "busy").unwrap(), 0.0);
+}
+
 fn apply(cluster: &Cluster, path: &Path) {
     fs::write(path, policy()).unwrap();
     cluster.cspctl(&["policy", "apply", &path.to_string_lossy()]).unwrap();
@@ -284,6 +341,7 @@ fn plain_servers_stand_behind_a_vip_beside_programs_of_the_cluster() {
     let counts = answers(&cluster, TOLD, 3);
     assert_eq!(counts, BTreeMap::from([(format!("{EXPECTS_HEADER} {CLIENT_ADDRESS}"), 3)]));
     a_balancer_in_front(&cluster);
+    the_log_of_connections(&cluster);
     a_named_server(&cluster, &hosts);
     a_check_over_tls(&cluster);
     let first = a_dead_server(&cluster, first);

@@ -3,6 +3,7 @@
 
 mod checks;
 mod choice;
+mod log;
 mod preface;
 mod world;
 

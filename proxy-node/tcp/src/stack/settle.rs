@@ -195,6 +195,7 @@ impl Stack {
     /// Releases the slot, its label and its memory.
     pub(super) fn release(&mut self, slot: u32) {
         let Some(mut tcb) = self.tcbs[slot as usize].take() else { return };
+        self.last_figures = (tcb.label, tcb.figures());
         tcb.send.clear(&mut self.send_blocks);
         tcb.receive.clear(&mut self.blocks, &mut self.ranges);
         tcb.recovery.clear(&mut self.records);
