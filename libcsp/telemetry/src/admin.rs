@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, Extension, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -28,6 +28,9 @@ use tokio::task::JoinHandle;
 
 use crate::metrics::Exposition;
 use crate::readiness::Readiness;
+
+/// Media type by which a client asks for OpenMetrics.
+const OPEN_METRICS: &str = "application/openmetrics-text";
 
 /// Why the admin endpoint cannot be started.
 #[derive(Debug, thiserror::Error)]
@@ -171,8 +174,14 @@ fn router(options: AdminOptions, limits: Limits) -> Router {
         }))
 }
 
-async fn render_metrics(State(metrics): State<Exposition>) -> Response {
-    ([(header::CONTENT_TYPE, Exposition::CONTENT_TYPE)], metrics.render()).into_response()
+/// Serves `/metrics`: OpenMetrics where the client accepts it, as Prometheus does; else the text format.
+async fn render_metrics(State(metrics): State<Exposition>, headers: HeaderMap) -> Response {
+    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
+    let (kind, text) = match accepted.into_iter().any(|accept| accept.contains(OPEN_METRICS)) {
+        true => (Exposition::CONTENT_TYPE, metrics.render()),
+        false => (Exposition::TEXT_CONTENT_TYPE, metrics.render_text()),
+    };
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
 /// Serves `/readyz`: everyone learns whether the daemon is ready, viewers also the reasons.

@@ -1,6 +1,7 @@
-//! Identity of a daemon: its role, node id and version.
+//! Identity of a daemon: its role, node id and version; and its process.
 
 use crate::metrics::{MetricSource, MetricWriter};
+use crate::process;
 
 /// Identity of a running daemon, exported as `csp_build_info` and in log lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,5 +33,6 @@ impl MetricSource for BuildInfo {
             &[("node", &self.node), ("role", &self.role), ("version", &self.version)],
             1.0,
         );
+        process::collect(out);
     }
 }

@@ -13,6 +13,7 @@ mod histogram;
 mod logging;
 pub mod mailbox;
 mod metrics;
+mod process;
 mod readiness;
 mod shares;
 mod snapshot;

@@ -1,7 +1,9 @@
 //! Prometheus exposition of plain counters.
 //!
 //! A [`MetricSource`] provides samples; [`MetricWriter`] groups them into families, so that several workers
-//! can contribute to one family; prometheus-client writes the text (OpenMetrics 1.0).
+//! can contribute to one family; prometheus-client writes OpenMetrics 1.0, `text.rs` the format before it.
+
+mod text;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,6 +45,8 @@ impl fmt::Debug for Exposition {
 impl Exposition {
     /// The content type of [`Exposition::render`].
     pub const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    /// The content type of [`Exposition::render_text`].
+    pub const TEXT_CONTENT_TYPE: &'static str = "text/plain; version=0.0.4; charset=utf-8";
 
     /// Returns an exposition without sources.
     pub fn new() -> Self {
@@ -58,7 +62,7 @@ impl Exposition {
     /// without `_total`.
     pub fn sums(&self, family: &str, label: &str) -> BTreeMap<String, u64> {
         let mut sums = BTreeMap::new();
-        let Some(family) = self.collected().families.remove(family) else { return sums };
+        let Some(family) = self.collect().families.remove(family) else { return sums };
         for (labels, value) in family.samples {
             let named = labels.into_iter().find(|(name, _)| name == label);
             if let (Some((_, named)), Value::Counter(count)) = (named, value) {
@@ -69,12 +73,17 @@ impl Exposition {
         sums
     }
 
-    /// Returns the text of `/metrics`.
+    /// Returns the text of `/metrics` as OpenMetrics 1.0.
     pub fn render(&self) -> String {
-        self.collected().render()
+        self.collect().render()
     }
 
-    fn collected(&self) -> MetricWriter {
+    /// Returns the text of `/metrics` in Prometheus' text format 0.0.4.
+    pub fn render_text(&self) -> String {
+        self.collect().render_text()
+    }
+
+    fn collect(&self) -> MetricWriter {
         let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut writer = MetricWriter::default();
         for source in sources {
@@ -89,6 +98,8 @@ type Labels = Vec<(String, String)>;
 #[derive(Clone, PartialEq, Debug)]
 enum Value {
     Counter(u64),
+    /// A counter of seconds.
+    Seconds(f64),
     Gauge(f64),
     Latency(LatencyHistogram),
 }
@@ -96,7 +107,7 @@ enum Value {
 impl Value {
     fn kind(&self) -> MetricType {
         match self {
-            Value::Counter(_) => MetricType::Counter,
+            Value::Counter(_) | Value::Seconds(_) => MetricType::Counter,
             Value::Gauge(_) => MetricType::Gauge,
             Value::Latency(_) => MetricType::Histogram,
         }
@@ -107,7 +118,9 @@ impl Value {
     fn add(&mut self, other: Value) {
         match (self, other) {
             (Value::Counter(mine), Value::Counter(theirs)) => *mine = mine.wrapping_add(theirs),
-            (Value::Gauge(mine), Value::Gauge(theirs)) => *mine += theirs,
+            (Value::Seconds(mine), Value::Seconds(theirs)) | (Value::Gauge(mine), Value::Gauge(theirs)) => {
+                *mine += theirs;
+            }
             (Value::Latency(mine), Value::Latency(theirs)) => mine.merge(&theirs),
             (mine, theirs) => debug_assert_eq!(mine.kind().as_str(), theirs.kind().as_str()),
         }
@@ -122,8 +135,8 @@ struct Family {
 
 /// The sink for the samples of a [`MetricSource`].
 ///
-/// Names are complete (`csp_drops_total`), in base units, and start with `csp_`; the name of a counter ends
-/// in `_total`. Samples with the same name and labels are summed. A sample whose name was used before for
+/// Names are complete (`csp_drops_total`), in base units, and start with `csp_`, but for those that every
+/// Prometheus client has of its process (`process_`); the name of a counter ends in `_total`. Samples with the same name and labels are summed. A sample whose name was used before for
 /// another kind of metric is left out.
 #[derive(Debug, Default)]
 pub struct MetricWriter {
@@ -136,6 +149,13 @@ impl MetricWriter {
         debug_assert!(name.ends_with("_total"), "the name of counter {name} must end in _total");
         let family = name.strip_suffix("_total").unwrap_or(name);
         self.add(family, help, labels, Value::Counter(value));
+    }
+
+    /// Adds a counter of seconds. Its `name` ends in `_seconds_total`.
+    pub fn seconds(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: f64) {
+        debug_assert!(name.ends_with("_seconds_total"), "the name of {name} must end in _seconds_total");
+        let family = name.strip_suffix("_total").unwrap_or(name);
+        self.add(family, help, labels, Value::Seconds(value));
     }
 
     /// Adds a gauge, which increases and decreases.
@@ -166,7 +186,12 @@ impl MetricWriter {
         self.gauge(&format!("csp_{table}_capacity"), &capacity_help, &[], capacity as f64);
     }
 
-    /// Returns the text of everything written.
+    /// Returns everything written in Prometheus' text format 0.0.4.
+    pub fn render_text(self) -> String {
+        text::render(&self.families)
+    }
+
+    /// Returns everything written as OpenMetrics 1.0.
     pub fn render(self) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self));
@@ -178,7 +203,8 @@ impl MetricWriter {
     }
 
     fn add(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: Value) {
-        debug_assert!(name.starts_with("csp_"), "the name of metric {name} must start with csp_");
+        let known_prefix = name.starts_with("csp_") || name.starts_with("process_");
+        debug_assert!(known_prefix, "the name of metric {name} must start with csp_ or process_");
         let family = self.families.entry(name.to_owned()).or_insert_with(|| Family {
             // prometheus-client does not escape help texts; a line end would start a line of its own.
             help: help.replace(['\n', '\\'], " "),
@@ -218,6 +244,7 @@ impl Collector for MetricWriter {
 fn encode_value(encoder: &mut MetricEncoder<'_>, value: &Value) -> fmt::Result {
     match value {
         Value::Counter(count) => encoder.encode_counter(count, None::<&Exemplar<NoLabelSet, u64>>),
+        Value::Seconds(sum) => encoder.encode_counter(sum, None::<&Exemplar<NoLabelSet, f64>>),
         Value::Gauge(level) => encoder.encode_gauge(level),
         Value::Latency(histogram) => {
             // prometheus-client makes the counts cumulative.

@@ -21,8 +21,14 @@ const OWN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr:
 
 /// Status code, headers and body of a GET.
 async fn get_path(address: SocketAddr, path: &str) -> (u16, String, String) {
+    get_accepting(address, path, "*/*").await
+}
+
+/// As [`get_path`], for a client that accepts these media types.
+async fn get_accepting(address: SocketAddr, path: &str, accept: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+    let request =
+        format!("GET {path} HTTP/1.1\r\nHost: test\r\nAccept: {accept}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
@@ -48,8 +54,13 @@ async fn it_serves_health_readiness_metrics_and_the_daemons_own_routes() {
     assert_eq!(get_path(address, "/nothing").await.0, 404);
     let (status, head, body) = get_path(address, "/metrics").await;
     assert_eq!(status, 200);
+    assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+    assert!(body.contains("csp_up 1\n"), "{body}");
+    let accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
+    let (status, head, body) = get_accepting(address, "/metrics", accept).await;
+    assert_eq!(status, 200);
     assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
-    assert!(body.contains("csp_up 1.0"), "{body}");
+    assert!(body.contains("csp_up 1.0") && body.ends_with("# EOF\n"), "{body}");
 
     readiness.set("policy", ConditionState::Degraded, "etcd is away, serving on the last-known-good policy");
     let (status, _, body) = get_path(address, "/readyz").await;
