@@ -24,6 +24,8 @@ pub const RECENT_MAX: usize = 1000;
 pub const HISTORY_MAX: usize = 100;
 /// How often members are asked for readiness and metrics.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// Members of pools with metrics, each counted once for every node that reports it.
+pub const SERVICE_MEMBERS_SHOWN: usize = 20_000;
 /// Samples of a counter kept for the drops of the last minute.
 pub const DROP_SAMPLES_MAX: usize = 30;
 /// Drop reasons kept per node; a node that names more is misbehaving.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use csp_control::{AckState, NodeAck};
 use csp_telemetry::{MetricSource, MetricWriter};
 
 use crate::leader::Leadership;
@@ -31,5 +32,12 @@ impl MetricSource for ClusterMetrics {
             let help = "Policy generations as last read from etcd";
             out.gauge("csp_policy_generation", help, &[("state", state)], generation as f64);
         }
+        for (record, ack) in &policy.followers {
+            let refused = |ack: &NodeAck| ack.state == AckState::Refused && ack.generation == newest;
+            let refused = f64::from(u8::from(ack.as_ref().is_some_and(refused)));
+            let help = "1 while a member's word on the newest generation is that it refuses it";
+            out.gauge("csp_member_policy_refused", help, &[("member", record.id.as_str())], refused);
+        }
+        cluster.poller.services.collect(out);
     }
 }

@@ -8,12 +8,14 @@ use std::time::Instant;
 use csp_api::mgmt::{DropView, NodeState};
 use csp_api::{ConditionState, Readiness};
 use csp_control::Membership;
+use csp_types::Role;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::fanout::{self, Fanout, Target};
 use crate::limits::{DROP_SAMPLES_MAX, POLL_INTERVAL};
 use crate::scrape::{self, Sample};
+use crate::service_metrics::ServiceReports;
 
 /// Longest detail shown of a node, in characters.
 const DETAIL_LEN_MAX: usize = 300;
@@ -39,6 +41,8 @@ pub struct Health {
 #[derive(Debug, Default)]
 pub struct Poller {
     health: Mutex<BTreeMap<String, Health>>,
+    /// The services as proxies and network nodes report them.
+    pub(crate) services: ServiceReports,
 }
 
 impl Poller {
@@ -53,16 +57,19 @@ impl Poller {
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             beat.tick().await;
-            let members: Vec<(Target, u64)> = {
+            let (members, [proxies, network_nodes]) = {
                 let membership = membership.borrow();
-                membership.nodes.values().map(|m| (target(&m.record), m.record.incarnation)).collect()
+                let of_role = |role| membership.of_role(role).map(|m| target(&m.record)).collect();
+                let all = membership.nodes.values().map(|m| (target(&m.record), m.record.incarnation));
+                (all.collect::<Vec<_>>(), [Role::ProxyNode, Role::NetworkNode].map(of_role))
             };
             let mut asked = JoinSet::new();
             for (target, incarnation) in members {
                 let fanout = fanout.clone();
                 asked.spawn(async move { (target.id.clone(), incarnation, ask(&fanout, &target).await) });
             }
-            let answers = asked.join_all().await;
+            let (answers, ()) =
+                tokio::join!(asked.join_all(), self.services.refresh(&fanout, proxies, network_nodes));
             let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
             health.retain(|id, _| answers.iter().any(|(answered, ..)| answered == id));
             for (id, incarnation, answer) in answers {

@@ -28,7 +28,7 @@ use crate::login::{self, Logins};
 use crate::policy_view;
 use crate::publish::{PublishError, Started};
 use crate::views::Cluster;
-use crate::{handler_routes, message_routes, modules, plugin_routes};
+use crate::{discovery, handler_routes, message_routes, modules, plugin_routes};
 
 type Shared = State<Arc<Cluster>>;
 
@@ -54,6 +54,10 @@ pub fn router(cluster: Arc<Cluster>, (logins, hub): (Arc<Logins>, Arc<Hub>), nam
         )
         .route("/api/v1/overview", get(|State(c): Shared| async move { Json(c.overview().await) }))
         .route("/api/v1/nodes", get(|State(c): Shared| async move { Json(c.nodes()) }))
+        .route(
+            "/api/v1/discovery",
+            get(|State(c): Shared| async move { Json(discovery::targets(&c.membership.borrow())) }),
+        )
         .route("/api/v1/nodes/{id}/drain", put(drain).delete(resume))
         .route("/api/v1/services", get(|State(c): Shared| async move { Json(c.services().await) }))
         .route("/api/v1/vip-groups", get(|State(c): Shared| async move { Json(c.vip_groups().await) }))
