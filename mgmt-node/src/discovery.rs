@@ -18,8 +18,8 @@ pub struct TargetGroup {
     pub labels: BTreeMap<&'static str, String>,
 }
 
-/// Returns one group for each member, ordered by the text of its id. A member whose registered address is no URL of HTTP is
-/// left out, as nobody could scrape it.
+/// Returns one group for each member, ordered by the text of its id. A member whose registered address is no
+/// URL of HTTP is left out, as nobody could scrape it.
 pub fn targets(membership: &Membership) -> Vec<TargetGroup> {
     let group = |member: &csp_control::Member| {
         let record = &member.record;

@@ -38,6 +38,17 @@ impl MetricSource for ClusterMetrics {
             let help = "1 while a member's word on the newest generation is that it refuses it";
             out.gauge("csp_member_policy_refused", help, &[("member", record.id.as_str())], refused);
         }
-        cluster.poller.services.collect(out);
+        let active = policy.active.iter().map(|record| &record.policy);
+        let with_pool = |policy: &csp_policy::Policy| {
+            let channels = policy.channels.iter().flat_map(csp_policy::Channel::pool_services);
+            policy
+                .services
+                .iter()
+                .map(|service| service.name.clone())
+                .chain(channels.map(|service| service.name))
+                .collect::<Vec<_>>()
+        };
+        let named: Vec<String> = active.flat_map(with_pool).collect();
+        cluster.poller.services.collect(out, &named.iter().map(String::as_str).collect());
     }
 }

@@ -3,6 +3,7 @@
 //! A counter is the reporting node's own, so that it starts anew only with that node. The nodes are asked
 //! together with their health, for as long as somebody scrapes this node: their workers answer.
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -71,11 +72,12 @@ impl ServiceReports {
         (state.services, state.left_out) = (services, left_out);
     }
 
-    /// Writes the metrics, and notes that they are wanted.
-    pub fn collect(&self, out: &mut MetricWriter) {
+    /// Writes the metrics of these services, and notes that they are wanted. Proxies report the addresses of
+    /// channels as services, too, and after a change of the policy what it no longer names.
+    pub fn collect(&self, out: &mut MetricWriter, named: &BTreeSet<&str>) {
         let mut state = self.state();
         state.scraped = Some(Instant::now());
-        for service in &state.services {
+        for service in state.services.iter().filter(|service| named.contains(service.name.as_str())) {
             service.collect(out);
         }
         let help = "Members of pools that have no metrics because others have as many as there may be";

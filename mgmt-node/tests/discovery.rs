@@ -29,7 +29,8 @@ fn service() -> Value {
         of("", Some("2001:db8::4"), Some("connection refused"), 0),
     ];
     let address = "10.76.0.100:80".parse().expect("an address");
-    body([Service { name: "web".into(), address, pending: 5, members }])
+    let channel = Service { name: "a-channel".into(), address, pending: 0, members: vec![] };
+    body([Service { name: "web".into(), address, pending: 5, members }, channel])
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -46,6 +47,8 @@ async fn members_are_targets_and_their_services_metrics() {
     ]);
     eventually("both as targets", async || (mgmt.get("/api/v1/discovery").await? == expected).then_some(()))
         .await;
+    let file = mgmt.scratch.file("policy.yaml", &policy("web", 80));
+    mgmt.cspctl(&["policy", "apply", file.to_str().expect("path")]).await.exited(0);
     // The first scrape asks for the services.
     let lines = [
         "csp_service_members{reporter=\"pn-1\",service=\"web\"} 4",
@@ -62,12 +65,13 @@ async fn members_are_targets_and_their_services_metrics() {
     eventually("the services", async || {
         let page = mgmt.get("/metrics").await?;
         let page = page.as_str()?;
+        assert!(!page.contains("a-channel"), "it has no pool");
         lines.iter().all(|line| page.lines().any(|found| found == *line)).then_some(())
     })
     .await;
     // A policy that the node refuses is shown until there is another one.
     let refused = "csp_member_policy_refused{member=\"pn-1\"} 1";
-    for (name, shows) in [("unwanted", true), ("web", false)] {
+    for (name, shows) in [("unwanted", true), ("other", false)] {
         let file = mgmt.scratch.file("policy.yaml", &policy(name, 80));
         mgmt.cspctl(&["policy", "apply", file.to_str().expect("path")]).await.exited(u8::from(shows).into());
         eventually("whether the policy is refused", async || {
