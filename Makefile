@@ -176,6 +176,11 @@ test-front: packages-test packages-compare ## network nodes of one LAN that take
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
 	ROUNDS=$(ROUNDS) SECONDS=$(SECONDS) $(CARGO) test --release --locked -p csp-cluster --test takeover --test ecmp --test keepalived $(FEATURES) -- --ignored --nocapture --test-threads 1
 
+.PHONY: test-operations
+test-operations: packages-test ## Debian's Prometheus on a running cluster: every query of dashboards, rules and alerts returns data; the list of metrics is what daemons have (root, a minute; CSP_WRITE=1 rewrites it)
+	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
+	$(CARGO) test --release --locked -p csp-cluster --test operations $(FEATURES) -- --include-ignored --nocapture --test-threads 1
+
 .PHONY: test-formats
 test-formats: packages-formats ## SBE against the official sbe-tool: its codecs make the vectors anew, and read what csp-formats writes (Maven, 2 minutes; SEED=, MESSAGES=)
 	@CARGO="$(CARGO)" SEED=$(SEED) MESSAGES=$(MESSAGES) tests/formats/run.sh

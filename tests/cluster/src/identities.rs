@@ -11,8 +11,8 @@ use csp_types::NodeId;
 
 use crate::host::Host;
 
-/// The tests' own administrator.
-const ADMIN: &str = "tests";
+/// The id of the tests' own administrator.
+pub const ADMIN: &str = "tests";
 const LIFETIME: Duration = Duration::from_secs(2 * 24 * 3600);
 
 /// Returns the folder of an identity.

@@ -1,0 +1,5 @@
+//! What operators have beside cspctl, on a running cluster: `make test-operations`.
+#![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
+
+mod metrics;
+mod prometheus;
