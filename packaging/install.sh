@@ -25,6 +25,10 @@ completions() { # SHELL PROGRAM ARGUMENTS
   "$binaries/$2" "${@:3}" > "$root/share/$to"
 }
 
+# Rules for Prometheus and dashboards for Grafana.
+install -D -m 644 -t "$root/share/csp/prometheus" "$here/prometheus/rules.yml"
+install -D -m 644 -t "$root/share/csp/grafana" "$here"/grafana/*.json
+
 for tier in network-node proxy-node app-node mgmt-node; do
   install -m 755 "$binaries/csp-$tier" "$root/sbin/"
   sed "s|/usr/sbin/|$prefix/sbin/|" "$here/systemd/csp-$tier.service" > "$root/lib/systemd/system/csp-$tier.service"
