@@ -136,9 +136,9 @@ struct Family {
 /// The sink for the samples of a [`MetricSource`].
 ///
 /// Names are complete (`csp_drops_total`), in base units, and start with `csp_`, but for those that every
-/// Prometheus client has of its process (`process_`); the name of a counter ends in `_total`. Samples with the
-/// same name and labels are summed. A sample whose name was used before for another kind of metric is left
-/// out.
+/// Prometheus client has of its process (`process_`); the name of a counter ends in `_total`. Samples with
+/// the same name and labels are summed. A sample whose name was used before for another kind of metric is
+/// left out.
 #[derive(Debug, Default)]
 pub struct MetricWriter {
     families: BTreeMap<String, Family>,

@@ -68,6 +68,26 @@ fn families_are_written_once_with_the_samples_of_all_sources() {
 }
 
 #[test]
+fn the_text_format_has_the_whole_names_of_counters() {
+    let text = sample().render_text();
+    for line in [
+        "# TYPE csp_drops_total counter",
+        "csp_drops_total{reason=\"bad_checksum\"} 6",
+        "csp_connections_capacity 32768",
+        "# TYPE csp_accept_latency_seconds histogram",
+        "csp_accept_latency_seconds_bucket{le=\"0.00001\"} 0",
+        "csp_accept_latency_seconds_bucket{le=\"0.00002\"} 2",
+        "csp_accept_latency_seconds_bucket{le=\"1\"} 2",
+        "csp_accept_latency_seconds_bucket{le=\"+Inf\"} 4",
+        "csp_accept_latency_seconds_count 4",
+        "csp_odd{text=\"a\\\"b\\\\c\\nd\"} 0.5",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line:?} is missing in\n{text}");
+    }
+    assert!(!text.contains("# EOF"), "{text}");
+}
+
+#[test]
 fn promtool_accepts_the_text() {
     if !csp_support::installed("promtool", "prometheus") {
         return;

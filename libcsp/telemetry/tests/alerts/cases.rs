@@ -36,41 +36,58 @@ pub const CASES: &[Case] = &[
     case(
         "CspNodeDown",
         8,
-        &[(r#"up{job="csp",node="pn-1"}"#, "1x5 0x5")],
+        &[(r#"up{job="csp",tier="proxy-node",node="pn-1",instance="10.77.0.2:9102"}"#, "1x5 0x5")],
         // Another job, and a node that misses one scrape.
-        &[(r#"up{job="other"}"#, "0x9"), (r#"up{job="csp",node="pn-1"}"#, "1x7 0 1x5")],
+        &[
+            (r#"up{job="other"}"#, "0x9"),
+            (r#"up{job="csp",tier="proxy-node",node="pn-1",instance="10.77.0.2:9102"}"#, "1x7 0 1x5"),
+        ],
     ),
-    case("CspNoTargets", 8, &[(r#"up{job="other"}"#, "1x9")], &[(r#"up{job="csp"}"#, "0x9")]),
+    case(
+        "CspNoTargets",
+        8,
+        &[(r#"up{job="other"}"#, "1x9")],
+        &[(r#"up{job="csp",tier="proxy-node",node="pn-1"}"#, "0x9")],
+    ),
     case(
         "CspScrapeSlow",
         8,
-        &[(r#"scrape_duration_seconds{job="csp"}"#, "6x9")],
-        &[(r#"scrape_duration_seconds{job="csp"}"#, "6x4 0.1x9")],
+        &[(r#"scrape_duration_seconds{job="csp",tier="proxy-node",node="pn-1"}"#, "6x9")],
+        &[(r#"scrape_duration_seconds{job="csp",tier="proxy-node",node="pn-1"}"#, "6x4 0.1x9")],
     ),
     case(
         "CspNodeRestarts",
         30,
-        &[(r#"process_start_time_seconds{job="csp"}"#, "1x5 2x5 3x5 4x5 5x20")],
-        &[(r#"process_start_time_seconds{job="csp"}"#, "1x5 2x5 3x5 4x30")],
+        &[(r#"process_start_time_seconds{job="csp",tier="proxy-node",node="pn-1"}"#, "1x5 2x5 3x5 4x5 5x20")],
+        &[(r#"process_start_time_seconds{job="csp",tier="proxy-node",node="pn-1"}"#, "1x5 2x5 3x5 4x30")],
     ),
     case(
         "CspDescriptorsNearlyUsed",
         8,
-        &[(r#"process_open_fds{job="csp"}"#, "950x9"), (r#"process_max_fds{job="csp"}"#, "1000x9")],
-        &[(r#"process_open_fds{job="csp"}"#, "90x9"), (r#"process_max_fds{job="csp"}"#, "1000x9")],
+        &[
+            (r#"process_open_fds{job="csp",tier="proxy-node",node="pn-1"}"#, "950x9"),
+            (r#"process_max_fds{job="csp",tier="proxy-node",node="pn-1"}"#, "1000x9"),
+        ],
+        &[
+            (r#"process_open_fds{job="csp",tier="proxy-node",node="pn-1"}"#, "90x9"),
+            (r#"process_max_fds{job="csp",tier="proxy-node",node="pn-1"}"#, "1000x9"),
+        ],
     ),
     case(
         "CspTableNearlyFull",
         8,
-        &[(r#"csp_flows_entries{job="csp"}"#, "95x9"), (r#"csp_flows_capacity{job="csp"}"#, "100x9")],
         &[
-            (r#"csp_flows_entries{job="csp"}"#, "50x9"),
-            (r#"csp_flows_capacity{job="csp"}"#, "100x9"),
+            (r#"csp_flows_entries{job="csp",tier="proxy-node",node="pn-1"}"#, "95x9"),
+            (r#"csp_flows_capacity{job="csp",tier="proxy-node",node="pn-1"}"#, "100x9"),
+        ],
+        &[
+            (r#"csp_flows_entries{job="csp",tier="proxy-node",node="pn-1"}"#, "50x9"),
+            (r#"csp_flows_capacity{job="csp",tier="proxy-node",node="pn-1"}"#, "100x9"),
             // It is full on busy machines, and gives way.
-            (r#"csp_time_wait_entries{job="csp"}"#, "100x9"),
-            (r#"csp_time_wait_capacity{job="csp"}"#, "100x9"),
-            (r#"csp_upstreams_entries{job="csp"}"#, "0x9"),
-            (r#"csp_upstreams_capacity{job="csp"}"#, "0x9"),
+            (r#"csp_time_wait_entries{job="csp",tier="proxy-node",node="pn-1"}"#, "100x9"),
+            (r#"csp_time_wait_capacity{job="csp",tier="proxy-node",node="pn-1"}"#, "100x9"),
+            (r#"csp_upstreams_entries{job="csp",tier="proxy-node",node="pn-1"}"#, "0x9"),
+            (r#"csp_upstreams_capacity{job="csp",tier="proxy-node",node="pn-1"}"#, "0x9"),
         ],
     ),
     case(
@@ -107,14 +124,14 @@ pub const CASES: &[Case] = &[
     case(
         "CspCertificateExpires",
         5,
-        &[(r#"csp_certificate_expires_timestamp_seconds{node="pn-1"}"#, "500000x9")],
-        &[(r#"csp_certificate_expires_timestamp_seconds{node="pn-1"}"#, "5000000x9")],
+        &[(r#"csp_certificate_expires_timestamp_seconds{tier="proxy-node",node="pn-1"}"#, "500000x9")],
+        &[(r#"csp_certificate_expires_timestamp_seconds{tier="proxy-node",node="pn-1"}"#, "5000000x9")],
     ),
     case(
         "CspCertificateNotUsed",
         5,
-        &[(r#"csp_certificate_problem{node="pn-1"}"#, "1x9")],
-        &[(r#"csp_certificate_problem{node="pn-1"}"#, "0x9")],
+        &[(r#"csp_certificate_problem{tier="proxy-node",node="pn-1"}"#, "1x9")],
+        &[(r#"csp_certificate_problem{tier="proxy-node",node="pn-1"}"#, "0x9")],
     ),
     case(
         "CspServiceWithoutServers",
@@ -206,8 +223,11 @@ pub const CASES: &[Case] = &[
     case(
         "CspEtcdMemberDown",
         5,
-        &[(r#"up{job="csp-etcd"}"#, "0x9")],
-        &[(r#"up{job="csp-etcd"}"#, "1x9"), (r#"up{job="csp"}"#, "0x9")],
+        &[(r#"up{job="csp-etcd",instance="10.77.0.4:2379"}"#, "0x9")],
+        &[
+            (r#"up{job="csp-etcd",instance="10.77.0.4:2379"}"#, "1x9"),
+            (r#"up{job="csp",tier="proxy-node",node="pn-1"}"#, "0x9"),
+        ],
     ),
     case(
         "CspMgmtWithoutLeader",

@@ -46,18 +46,29 @@ fn promtool(folder: &Folder, arguments: &[&str]) {
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&text));
 }
 
-/// One test of promtool: whether the alert fires with these series.
+/// The labels that the texts of an alert name.
+fn labels_in_texts(alert: &str) -> BTreeSet<&'static str> {
+    let block = RULES.split("      - alert: ").find(|block| block.lines().next() == Some(alert));
+    let names = block.unwrap_or_default().split("$labels.").skip(1);
+    names.filter_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()).collect()
+}
+
+/// One test of promtool: whether the alert fires with these series, with all labels that its texts name.
 fn test(alert: &str, minutes: u32, series: &[Series], fires: bool) -> String {
     let name = if fires { "fires" } else { "is silent" };
     let mut text = format!("  - name: {alert} {name}\n    interval: 1m\n    input_series:\n");
     for (series, values) in series {
         let _ = writeln!(text, "      - {{series: '{series}', values: '{values}'}}");
     }
+    let named: String = match fires {
+        true => labels_in_texts(alert).into_iter().map(|label| format!(",{label}!=\"\"")).collect(),
+        false => String::new(),
+    };
     let samples = if fires { "[{labels: '{}', value: 1}]" } else { "[]" };
     let _ = writeln!(
         text,
         "    promql_expr_test:\n      - eval_time: {minutes}m\n        expr: 'count(count by (alertname) \
-         (ALERTS{{alertname=\"{alert}\",alertstate=\"firing\"}}))'\n        exp_samples: {samples}"
+         (ALERTS{{alertname=\"{alert}\",alertstate=\"firing\"{named}}}))'\n        exp_samples: {samples}"
     );
     text
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use csp_cluster::configs::CLIENT_ADDRESS;
 use csp_cluster::identities;
@@ -232,24 +232,39 @@ fn queries(file: &Path) -> Vec<(String, String)> {
     found
 }
 
-/// Everything that is asked: where it stands, and the expression. Alerts are apart.
-fn asked(cluster: &Cluster) -> [Vec<(String, String)>; 2] {
+/// Everything that is asked: where it stands, and the expression. An alert rightly returns nothing: its
+/// metrics are asked for, and whether they have the labels that its texts name.
+fn asked(cluster: &Cluster) -> Vec<(String, String)> {
     let folder = repository().join("packaging/grafana");
     let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|kind| kind == "json"));
     assert!(files.len() >= 7, "{files:?}");
     let mut all: Vec<(String, String)> = files.iter().flat_map(|file| queries(file)).collect();
-    let mut alerts = Vec::new();
     let rules = Prometheus::get(cluster, "rules", None).unwrap();
     for rule in
         rules["groups"].as_array().unwrap().iter().flat_map(|group| group["rules"].as_array().unwrap())
     {
         let [name, query] = ["name", "query"].map(|field| rule[field].as_str().unwrap().to_owned());
         assert_ne!(rule["health"], "err", "{name}: {}", rule["lastError"]);
-        let to = if rule["type"] == "alerting" { &mut alerts } else { &mut all };
-        to.push((name, query));
+        if rule["type"] == "alerting" {
+            all.extend(of_alert(&name, &query, &rule["annotations"].to_string()));
+        } else {
+            all.push((name, query));
+        }
     }
-    [all, alerts]
+    all.retain(|(_, query)| !metrics_in(query).iter().any(|metric| absent(metric)));
+    all
+}
+
+fn of_alert(name: &str, query: &str, texts: &str) -> Vec<(String, String)> {
+    let metrics: Vec<String> = metrics_in(query).into_iter().filter(|metric| !absent(metric)).collect();
+    let is_label = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let labels = texts.split("$labels.").skip(1).filter_map(|text| text.split(|c| !is_label(c)).next());
+    let with_label = labels.filter(|_| !metrics.is_empty()).map(|label| {
+        let each = metrics.iter().map(|metric| format!("{metric}{{{label}!=\"\"}}"));
+        (format!("{name}, label {label}"), each.collect::<Vec<_>>().join(" or "))
+    });
+    metrics.iter().map(|metric| (name.to_owned(), metric.clone())).chain(with_label).collect()
 }
 
 fn absent(metric: &str) -> bool {
@@ -294,13 +309,7 @@ fn every_query_of_dashboards_rules_and_alerts_returns_data() {
     })
     .unwrap();
 
-    let [shown, alerts] = asked(&cluster);
-    let alert_metrics = alerts
-        .iter()
-        .flat_map(|(name, query)| metrics_in(query).into_iter().map(move |metric| (name.clone(), metric)));
-    let expected = |query: &str| !metrics_in(query).iter().any(|metric| absent(metric));
-    let mut all: Vec<(String, String)> = shown.into_iter().filter(|(_, query)| expected(query)).collect();
-    all.extend(alert_metrics.filter(|(_, metric)| !absent(metric)));
+    let all = asked(&cluster);
     println!("{} queries and metrics of alerts", all.len());
     let left = unanswered(&cluster, all);
     assert!(left.is_empty(), "no data for {left:#?}\n{}", cluster.casualties());
@@ -314,6 +323,29 @@ fn every_query_of_dashboards_rules_and_alerts_returns_data() {
     assert_eq!(others.map(|(summary, _)| summary).collect::<Vec<_>>(), [""; 0]);
     crate::metrics::check(&cluster);
     assert_eq!(cluster.casualties(), "");
+    what_dies_is_seen(&mut cluster);
+}
+
+/// A server that ends is seen by its service's alert, a proxy that is killed by that of nodes: it stays a
+/// target when its lease has expired.
+fn what_dies_is_seen(cluster: &mut Cluster) {
+    let alerts = |cluster: &Cluster, wanted: &[&str]| {
+        let alerts = firing(cluster);
+        wanted.iter().all(|summary| alerts.contains_key(*summary)).then_some(())
+    };
+    cluster.program("nginx").unwrap().stop().unwrap();
+    let begin = Instant::now();
+    let wanted = ["No server of service web is up", "Member an-1:80 of service web is down"];
+    wait_until("the alerts of a service", DEADLINE, || alerts(cluster, &wanted)).unwrap();
+    println!("a server's end is an alert after {:?}", begin.elapsed());
+    cluster.daemon(Tier::ProxyNode).unwrap().kill();
+    let wanted = ["proxy-node pn-1 does not answer", "Worker 0 of network node nn-1 reaches no proxy"];
+    wait_until("the alerts of a proxy", DEADLINE, || alerts(cluster, &wanted)).unwrap();
+    let lapsed = "csp_members{role=\"proxy-node\", state=\"lapsed\"}";
+    wait_until("its lease expires", DEADLINE, || Prometheus::has(cluster, lapsed).then_some(())).unwrap();
+    let discovered = cluster.ask(Tier::MgmtNode, "/api/v1/discovery").unwrap();
+    assert!(discovered.contains("\"pn-1\""), "{discovered}");
+    assert!(alerts(cluster, &wanted[..1]).is_some());
 }
 
 /// The alerts that fire or are about to, with their summaries.
