@@ -225,16 +225,20 @@ def key_rotation(cluster, out):
 
 
 def metrics(cluster, out):
-    """Prometheus on the management host scrapes every node"""
+    """Prometheus on the management host scrapes every node, and has the rules"""
     query = "curl --silent 'http://127.0.0.1:9090/api/v1/targets?state=active'"
     deadline = time.monotonic() + 40
     while True:
         targets = json.loads(cluster.hosts["mn-1"].ssh(query).stdout)["data"]["activeTargets"]
         down = [target["scrapeUrl"] for target in targets if target["health"] != "up"]
         if len(targets) == len(NODES) + len(ETCD) and not down:
-            return
+            break
         check(time.monotonic() < deadline, f"{len(targets)} targets, not up: {down}")
         time.sleep(2)
+    check(all(target["labels"].get("node") for target in targets if target["labels"]["job"] == "csp"), f"targets without a node: {targets}")
+    answer = json.loads(cluster.hosts["mn-1"].ssh("curl --silent http://127.0.0.1:9090/api/v1/rules").stdout)
+    rules = [rule for group in answer["data"]["groups"] for rule in group["rules"]]
+    check(len(rules) > 60 and all(rule["health"] != "err" for rule in rules), f"{len(rules)} rules: {[r for r in rules if r['health'] == 'err']}")
 
 
 STEPS = [
