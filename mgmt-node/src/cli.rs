@@ -10,6 +10,7 @@ mod client;
 mod contexts;
 mod contexts_top;
 mod diff;
+mod doctor;
 mod drain;
 mod edit;
 mod error;
@@ -33,6 +34,7 @@ mod plugin_checks;
 mod plugin_modules;
 mod plugins;
 mod policy;
+mod policy_check;
 mod quality;
 mod queries;
 mod rules;
@@ -88,6 +90,10 @@ pub fn main() -> u8 {
 
 /// Runs one command.
 async fn run(cli: Cli) -> Result<(), CliError> {
+    match &cli.command {
+        Command::Doctor(args) => return doctor::doctor(&cli, args).await,
+        _ => {}
+    }
     match cli.command {
         Command::Key(command) => return key::run(&command),
         Command::ChannelKey { file } => return channel_key::make(file.as_deref(), cli.output),
@@ -127,6 +133,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Sockets(args) => observe::sockets(&context, args).await,
         Command::Flow(FlowCommand::Trace(args)) => observe::trace(&context, args).await,
         Command::Policy(PolicyCommand::Apply(args)) => policy::apply(&context, args).await,
+        Command::Policy(PolicyCommand::Check { file }) => policy_check::check(&context, &file).await,
         Command::Policy(PolicyCommand::Show { generation }) => policy::show(&context, generation).await,
         Command::Policy(PolicyCommand::Diff { file }) => policy::diff(&context, &file).await,
         Command::Policy(PolicyCommand::History) => policy::history(&context).await,
@@ -138,7 +145,8 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Login { role } => login::login(&context, role).await,
         Command::Drain(args) => drain::drain(&context, args).await,
         Command::Resume { node } => drain::resume(&context, &node).await,
-        Command::Key(_)
+        Command::Doctor(_)
+        | Command::Key(_)
         | Command::ChannelKey { .. }
         | Command::Pki(_)
         | Command::Etcd(_)

@@ -170,6 +170,26 @@ pub fn dry_run(policy: &csp_policy::Policy) -> DryRunView {
     }
 }
 
+/// How much of what is in a policy.
+pub fn contents(checked: &DryRunView) -> String {
+    let counts = [
+        (checked.services, "service", "services"),
+        (checked.channels, "channel", "channels"),
+        (checked.queries, "query", "queries"),
+        (checked.handlers, "handler", "handlers"),
+        (checked.flows, "information flow", "information flows"),
+        (checked.plugins, "plug-in", "plug-ins"),
+        (checked.rules, "rule", "rules"),
+    ];
+    let there = counts.into_iter().filter(|(count, ..)| *count > 0);
+    let words =
+        there.map(|(count, one, several)| format!("{count} {}", if count == 1 { one } else { several }));
+    match words.collect::<Vec<_>>() {
+        words if words.is_empty() => "no services, channels or rules".to_owned(),
+        words => words.join(", "),
+    }
+}
+
 /// A policy as YAML in canonical order.
 pub fn yaml(policy: &csp_policy::Policy) -> String {
     // Strings, numbers and lists only: nothing that YAML cannot hold.

@@ -103,6 +103,7 @@ impl Cluster {
                     workers: record.workers,
                     san: san(record),
                     owns: record.owns.iter().map(ToString::to_string).collect(),
+                    capabilities: record.capabilities.clone(),
                     draining: record.draining,
                     started_unix_ms: record.started_unix_ms,
                     policy_generation: ack.map_or(0, |a| a.generation),

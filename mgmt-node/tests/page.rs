@@ -104,6 +104,7 @@ fn cluster() -> NodesView {
         workers: 1,
         san: vec!["shm:/run/csp/nn-1".into()],
         owns: Vec::new(),
+        capabilities: Vec::new(),
         draining: false,
         started_unix_ms: 1,
         policy_generation: 1,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use super::doctor::DoctorArgs;
 use super::etcd::EtcdCommand;
 use super::events::EventsArgs;
 use super::flow_args::{FlowCommand, FlowsArgs, SocketsArgs};
@@ -26,6 +27,7 @@ Examples:
 Exit codes:
    0  done
    1  failed: refused by a node, timed out, not found; `policy diff`: the policies differ
+   2  `doctor`: there are errors (1: warnings)
   64  the command line is wrong
   65  the policy file is wrong; all mistakes are listed, each as FILE:LINE:COLUMN; the CA folder is damaged
   66  a file cannot be read
@@ -298,6 +300,14 @@ pub enum Command {
         /// Node
         node: String,
     },
+    /// Check this host, and the cluster if a management node answers, against what CSP needs
+    ///
+    /// Each finding has a level (ok, info, warning, error), why it matters, and a command that mends it.
+    /// Without root some checks see less, and say so.
+    #[command(after_help = "Examples:\n  cspctl doctor\n  cspctl doctor --only clock,mtu\n  \
+                            cspctl doctor -o json | jq '.findings[] | select(.level == \"error\")'\n\n\
+                            Exit codes: 0 nothing worse than info; 1 warnings; 2 errors; 64 the command line is wrong")]
+    Doctor(DoctorArgs),
     /// Print a completion script for a shell
     #[command(after_help = "Examples:\n  cspctl completions bash > /etc/bash_completion.d/cspctl")]
     Completions {
@@ -315,7 +325,7 @@ impl Command {
                 | Command::Queries(_)
                 | Command::Query(_)
                 | Command::Path(_)
-                | Command::Policy(PolicyCommand::Diff { .. })
+                | Command::Policy(PolicyCommand::Diff { .. } | PolicyCommand::Check { .. })
         )
     }
 }
@@ -366,6 +376,13 @@ pub enum PolicyCommand {
                             user's while its processes listen there, unless all rules of its users say `shared: true`."
     )]
     Apply(ApplyArgs),
+    /// Check a policy file: its own mistakes, and what nodes have registered against what it needs
+    #[command(after_help = "Examples:\n  cspctl policy check demo.yaml\n\n\
+                            Exit codes: 0 nothing worse than info; 1 warnings; 2 errors; 65 the policy file is wrong")]
+    Check {
+        /// Policy file, YAML; `-` reads standard input
+        file: PathBuf,
+    },
     /// Print the active policy, or one of the past, as YAML
     #[command(after_help = "Examples:\n  cspctl policy show\n  cspctl policy show --generation 3 > old.yaml")]
     Show {

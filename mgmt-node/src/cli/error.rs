@@ -14,6 +14,9 @@ pub enum CliError {
     /// `policy diff` found differences, which are printed already.
     #[error("the policies differ")]
     Differs,
+    /// `doctor` has findings worth this exit code, which are printed already.
+    #[error("there are findings")]
+    Found(u8),
     /// The command line is wrong in a way clap cannot see.
     #[error("{0}")]
     Usage(String),
@@ -60,6 +63,7 @@ impl CliError {
     pub const fn exit_code(&self) -> u8 {
         match self {
             CliError::Failed(_) | CliError::Differs => 1,
+            CliError::Found(code) => *code,
             CliError::Usage(_) => 64,
             CliError::BadPolicy(_) => 65,
             CliError::NoInput { .. } => 66,
@@ -82,7 +86,7 @@ impl CliError {
     /// command only reads.
     pub fn message(&self, reads: bool) -> String {
         match self {
-            CliError::Differs => String::new(),
+            CliError::Differs | CliError::Found(_) => String::new(),
             CliError::BadPolicy(errors) => {
                 let noun = if errors.len() == 1 { "mistake" } else { "mistakes" };
                 let note = if reads { "" } else { "; nothing was changed" };

@@ -6,9 +6,14 @@ use csp_identity::{Credentials, KEY};
 
 use super::error::CliError;
 
+/// Returns `folder`, or the first identity in the usual places. `None` where there is none.
+pub(super) fn folder(folder: Option<&Path>) -> Option<PathBuf> {
+    folder.map(Path::to_owned).or_else(usual)
+}
+
 /// Opens the identity in `folder`, or the first one in the usual places. `None` where there is none.
 pub(super) fn open(folder: Option<&Path>) -> Result<Option<Credentials>, CliError> {
-    let Some(folder) = folder.map(Path::to_owned).or_else(usual) else { return Ok(None) };
+    let Some(folder) = self::folder(folder) else { return Ok(None) };
     let opened = Credentials::open(&folder);
     opened.map(Some).map_err(|error| CliError::Usage(format!("--identity (or CSP_IDENTITY): {error}")))
 }

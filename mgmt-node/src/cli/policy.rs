@@ -38,7 +38,10 @@ pub(super) async fn apply(context: &Context, args: ApplyArgs) -> Result<(), CliE
     if args.dry_run {
         let checked = check(context, &name, yaml.clone()).await?;
         context.show(&checked, |checked| {
-            format!("{name}: right, {}; nodes were not asked, nothing was changed\n", contents(checked))
+            format!(
+                "{name}: right, {}; nodes were not asked, nothing was changed\n",
+                crate::policy_view::contents(checked)
+            )
         })?;
     } else {
         publish(context, (&name, args.timeout), None, yaml.clone()).await?;
@@ -47,26 +50,6 @@ pub(super) async fn apply(context: &Context, args: ApplyArgs) -> Result<(), CliE
         super::edit::warn(&planned.warnings());
     }
     Ok(())
-}
-
-/// How much of what is in a policy.
-fn contents(checked: &DryRunView) -> String {
-    let counts = [
-        (checked.services, "service", "services"),
-        (checked.channels, "channel", "channels"),
-        (checked.queries, "query", "queries"),
-        (checked.handlers, "handler", "handlers"),
-        (checked.flows, "information flow", "information flows"),
-        (checked.plugins, "plug-in", "plug-ins"),
-        (checked.rules, "rule", "rules"),
-    ];
-    let there = counts.into_iter().filter(|(count, ..)| *count > 0);
-    let words =
-        there.map(|(count, one, several)| format!("{count} {}", if count == 1 { one } else { several }));
-    match words.collect::<Vec<_>>() {
-        words if words.is_empty() => "no services, channels or rules".to_owned(),
-        words => words.join(", "),
-    }
 }
 
 /// Publishes a policy and follows what becomes of it. `file` names it for errors, `timeout` is what the nodes

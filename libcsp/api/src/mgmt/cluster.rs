@@ -62,6 +62,9 @@ pub struct NodeView {
     /// Of a network node: the networks whose VIPs and egress addresses it answers for; empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub owns: Vec<String>,
+    /// Features of its software that it has registered, such as `tunnel` or `relay`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub capabilities: Vec<String>,
     /// Whether it gets no new connections (`cspctl drain`).
     #[serde(default)]
     pub draining: bool,
