@@ -38,6 +38,7 @@ mod policy_check;
 mod quality;
 mod queries;
 mod rules;
+mod support_bundle;
 mod table;
 mod top;
 mod vips;
@@ -92,6 +93,7 @@ pub fn main() -> u8 {
 async fn run(cli: Cli) -> Result<(), CliError> {
     match &cli.command {
         Command::Doctor(args) => return doctor::doctor(&cli, args).await,
+        Command::SupportBundle(args) => return support_bundle::bundle(&cli, args).await,
         _ => {}
     }
     match cli.command {
@@ -146,6 +148,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Drain(args) => drain::drain(&context, args).await,
         Command::Resume { node } => drain::resume(&context, &node).await,
         Command::Doctor(_)
+        | Command::SupportBundle(_)
         | Command::Key(_)
         | Command::ChannelKey { .. }
         | Command::Pki(_)

@@ -16,6 +16,7 @@ use super::pki_args::PkiArgs;
 use super::plugins::{BlocksCommand, CaptureArgs, PluginCommand};
 use super::queries::{PathCommand, PolicyChoice, QueryCommand};
 use super::rules::RuleCommand;
+use super::support_bundle::SupportBundleArgs;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -308,6 +309,13 @@ pub enum Command {
                             cspctl doctor -o json | jq '.findings[] | select(.level == \"error\")'\n\n\
                             Exit codes: 0 nothing worse than info; 1 warnings; 2 errors; 64 the command line is wrong")]
     Doctor(DoctorArgs),
+    /// Write an archive of what helps to find a fault: findings, views, metrics, configuration, journal
+    ///
+    /// Secrets are removed. What cannot be had is listed in its MANIFEST. At most 64 MiB before compression.
+    #[command(
+        after_help = "Examples:\n  cspctl support-bundle\n  cspctl support-bundle --output-file /tmp/case-17.tar.gz"
+    )]
+    SupportBundle(SupportBundleArgs),
     /// Print a completion script for a shell
     #[command(after_help = "Examples:\n  cspctl completions bash > /etc/bash_completion.d/cspctl")]
     Completions {
