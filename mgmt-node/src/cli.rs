@@ -48,6 +48,7 @@ use futures_util::FutureExt as _;
 use serde::Serialize;
 
 pub use args::Cli;
+pub use diff::unified;
 pub use error::CliError;
 pub use ladder::{Style, draw};
 pub use messages::draw_messages;

@@ -17,6 +17,7 @@ use csp_telemetry::{AdminOptions, AdminServer, BuildInfo, ConditionState, Exposi
 use csp_types::Role;
 use tokio::sync::watch;
 
+use crate::actions::Actions;
 use crate::bus::Bus;
 use crate::config::MgmtConfig;
 use crate::events::{self, Hub};
@@ -167,12 +168,13 @@ async fn serve(
     let users =
         etcd.credentials.is_some().then(|| tokio::spawn(watch_users(control.client(), readiness.clone())));
     let logins = Logins::new(etcd.credentials.clone());
+    let actions = Actions::open(&state_dir).map_err(DaemonError::System)?;
     let options = AdminOptions {
         metrics: metrics(&cluster, (&logins, bus), etcd.credentials.as_ref()),
         readiness,
         node,
         routes: events.route(),
-        guarded: server::router(cluster, (logins, hub), config.names.as_slice().into()),
+        guarded: server::router(cluster, (logins, hub), config.names.as_slice().into(), actions),
         credentials: etcd.credentials.clone(),
     };
     let ended = answer(config, options, &control, stop).await;

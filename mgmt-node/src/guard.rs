@@ -7,7 +7,8 @@
 //!
 //! - `Host` is an IP address, `localhost` or a configured name: a name that a stranger's DNS server points
 //!   here (rebinding) is none of them;
-//! - `Origin`, where a browser sends it, is this server's own;
+//! - `Origin`, where a browser sends it, is this server's own, with its scheme: a page of the same host that
+//!   came by http, where this server speaks https, may be anybody's on the way;
 //! - a body is `application/yaml`, `application/json` or `application/wasm`, which a page of another origin
 //!   cannot send without a preflight request, and preflights are not granted.
 
@@ -21,28 +22,34 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use csp_api::mgmt::ErrorBody;
 
-/// The names by which this node may be addressed, beside its addresses.
-pub type Names = Arc<[String]>;
+/// What requests are compared with.
+#[derive(Clone, Debug)]
+pub struct Guarded {
+    /// The names by which this node may be addressed, beside its addresses.
+    pub names: Arc<[String]>,
+    /// `https` if this node has an identity, else `http`.
+    pub scheme: &'static str,
+}
 
 /// Passes a request on if it is none that a stranger's page has made.
-pub async fn guard(State(names): State<Names>, request: Request, next: Next) -> Response {
-    match check(&names, request.method(), request.headers()) {
+pub async fn guard(State(guarded): State<Guarded>, request: Request, next: Next) -> Response {
+    match check(&guarded, request.method(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err((status, error)) => (status, Json(ErrorBody { error, ..ErrorBody::default() })).into_response(),
     }
 }
 
-fn check(names: &[String], method: &Method, headers: &HeaderMap) -> Result<(), (StatusCode, String)> {
+fn check(guarded: &Guarded, method: &Method, headers: &HeaderMap) -> Result<(), (StatusCode, String)> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("(not text)"));
     let host = text(header::HOST).unwrap_or_default();
-    if !is_known(names, host) {
+    if !is_known(&guarded.names, host) {
         let error = format!(
             "Host {host:?} is not known; allowed are addresses, localhost and `names` of the configuration"
         );
         return Err((StatusCode::MISDIRECTED_REQUEST, error));
     }
     if let Some(origin) = text(header::ORIGIN)
-        && origin.split_once("://").is_none_or(|(_, of)| of != host)
+        && origin.split_once("://") != Some((guarded.scheme, host))
     {
         return Err((StatusCode::FORBIDDEN, format!("a page of {origin} may not use this API")));
     }
@@ -73,9 +80,13 @@ mod tests {
 
     /// Returns the status with which a request is refused; 200 if it is not.
     fn status(method: &Method, headers: &[(header::HeaderName, &str)]) -> u16 {
-        let names = ["csp.example.org".to_owned()];
+        status_of("http", method, headers)
+    }
+
+    fn status_of(scheme: &'static str, method: &Method, headers: &[(header::HeaderName, &str)]) -> u16 {
+        let guarded = Guarded { names: ["csp.example.org".to_owned()].into(), scheme };
         let headers = headers.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect();
-        check(&names, method, &headers).map_or_else(|(status, _)| status.as_u16(), |()| 200)
+        check(&guarded, method, &headers).map_or_else(|(status, _)| status.as_u16(), |()| 200)
     }
 
     #[test]
@@ -121,6 +132,21 @@ mod tests {
             (Method::GET, vec![host, origin("null")], 403),
         ] {
             assert_eq!(status(&method, &headers), expected, "{method} {headers:?}");
+        }
+    }
+
+    #[test]
+    fn a_page_that_came_by_another_scheme_is_refused() {
+        let host = "10.77.0.4:9104";
+        for (scheme, origin, expected) in [
+            ("https", "https://10.77.0.4:9104", 200),
+            ("https", "http://10.77.0.4:9104", 403),
+            ("http", "https://10.77.0.4:9104", 403),
+            ("http", "ftp://10.77.0.4:9104", 403),
+            ("https", "10.77.0.4:9104", 403),
+        ] {
+            let headers = [(header::HOST, host), (header::ORIGIN, origin)];
+            assert_eq!(status_of(scheme, &Method::PUT, &headers), expected, "{scheme} {origin}");
         }
     }
 }

@@ -6,6 +6,7 @@
 // This crate owns sockets and clocks: it is a daemon and a command line.
 #![allow(clippy::disallowed_types)]
 
+pub mod actions;
 pub mod bus;
 pub mod cli;
 pub mod config;

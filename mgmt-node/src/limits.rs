@@ -20,6 +20,10 @@ pub const TRACE_EVENTS_MAX: usize = 20_000;
 pub const RELATED_MAX: usize = 8;
 /// Flows in one list of recent flows.
 pub const RECENT_MAX: usize = 1000;
+/// How old a login may be with which a page applies a policy or rolls back.
+pub const FRESH_LOGIN: Duration = Duration::from_secs(600);
+/// Records of the audit log in one answer.
+pub const AUDIT_MAX: usize = 1000;
 /// Generations in one history.
 pub const HISTORY_MAX: usize = 100;
 /// How often members are asked for readiness and metrics.

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use csp_identity::{Access, Caller, Credentials, IdentityRole, Peer, UnixTime};
 use csp_telemetry::{MetricSource, MetricWriter};
 
-pub use routes::{routes, sessions};
+pub use routes::{SessionAge, routes, sessions};
 use table::{Full, Grant, Table};
 
 /// How long a link can be used.
@@ -111,9 +111,14 @@ impl Logins {
         Some((session, grant))
     }
 
-    /// Returns the caller that has this session's secret. Ends the session if its issuer is not accepted any
+    /// Whether browsers reach this node by https.
+    pub fn is_secure(&self) -> bool {
+        self.credentials.is_some()
+    }
+
+    /// Returns the caller that has this session's secret, and the session's age. Ends the session if its issuer is not accepted any
     /// longer.
-    fn session(&self, secret: &str) -> Option<Caller> {
+    fn session(&self, secret: &str) -> Option<(Caller, Duration)> {
         let now = self.now();
         let Grant { issuer, access } = self.tables().sessions.find(secret, now)?;
         // Verified without the lock: it takes a while.
@@ -122,7 +127,8 @@ impl Logins {
             self.tables().sessions.take(secret, now);
             return None;
         }
-        Some(Caller::Session { issuer, access })
+        let age = self.tables().sessions.age(secret, now)?;
+        Some((Caller::Session { issuer, access }, age))
     }
 
     /// Ends a session.

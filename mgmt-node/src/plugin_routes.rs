@@ -38,6 +38,9 @@ pub fn routes() -> Router<Arc<Cluster>> {
 #[serde(deny_unknown_fields)]
 struct NodeQuery {
     node: Option<String>,
+    /// `actions` compares it.
+    #[serde(rename = "if_generation")]
+    _if_generation: Option<u64>,
 }
 
 async fn plugins(State(cluster): Shared) -> Json<PluginsView> {

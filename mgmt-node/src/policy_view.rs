@@ -7,8 +7,10 @@ use csp_control::{
     AckState, GenerationRecord, GenerationSummary, ManagerError, NodeAck, NodeRecord, PolicyManager,
 };
 use csp_identity::Access;
+use csp_planner::Planned;
 use tokio::sync::{Mutex, watch};
 
+use crate::cli::{Paint, unified};
 use crate::limits::{HISTORY_INTERVAL, HISTORY_MAX, POLICY_POLL_INTERVAL};
 
 /// One reading.
@@ -155,8 +157,15 @@ pub fn view(record: &GenerationRecord, access: Access) -> PolicyView {
 }
 
 /// What is said of a policy that was checked and is not published.
-pub fn dry_run(policy: &csp_policy::Policy) -> DryRunView {
+pub fn dry_run(planned: &Planned, active: Option<&GenerationRecord>) -> DryRunView {
+    let policy = planned.policy();
+    let before = active.map_or_else(String::new, |record| yaml(&record.policy));
+    let generation = active.map_or(0, |record| record.generation);
+    let name = format!("generation {generation}");
     DryRunView {
+        generation,
+        diff: unified(&before, &yaml(policy), &name, "this policy", Paint::off()),
+        warnings: planned.warnings(),
         valid: true,
         services: policy.services.len(),
         channels: policy.channels.len(),

@@ -4,24 +4,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Extension, Path, Query, Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::extract::{DefaultBodyLimit, Extension, Path, Query, State};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
-use csp_api::events::What;
 use csp_api::label;
 use csp_api::mgmt::{ErrorBody, LeaderView, PolicyView};
 use csp_control::{ConfigError, ManagerError, Member, MemberState, PolicyManager, keys};
 use csp_identity::{Access, Caller};
 use csp_planner::Planned;
+use csp_policy::Policy;
 use csp_telemetry::require;
 use csp_types::{NodeId, Role};
 use serde::Deserialize;
 
+use crate::actions::{self, Actions, truth};
 use crate::events::{self, Hub};
-use crate::guard::{Names, guard};
+use crate::guard::{Guarded, guard};
 use crate::leader::Leadership;
 use crate::limits::{ACK_TIMEOUT_S, ACK_TIMEOUT_S_MAX, FLOWS_MAX, POLICY_LEN_MAX, RECENT_MAX, WAIT_S_MAX};
 use crate::login::{self, Logins};
@@ -37,7 +38,14 @@ const CONTENT_POLICY: &str = "default-src 'none'; style-src 'self'; script-src '
                               img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// All routes, behind the guard.
-pub fn router(cluster: Arc<Cluster>, (logins, hub): (Arc<Logins>, Arc<Hub>), names: Names) -> Router {
+pub fn router(
+    cluster: Arc<Cluster>,
+    (logins, hub): (Arc<Logins>, Arc<Hub>),
+    names: Arc<[String]>,
+    actions: Arc<Actions>,
+) -> Router {
+    let guarded = Guarded { names, scheme: if logins.is_secure() { "https" } else { "http" } };
+    let acting = (cluster.clone(), actions.clone());
     Router::new()
         .route("/", get(|| async { page("text/html; charset=utf-8", include_str!("../web/index.html")) }))
         .route(
@@ -64,6 +72,7 @@ pub fn router(cluster: Arc<Cluster>, (logins, hub): (Arc<Logins>, Arc<Hub>), nam
         .route("/api/v1/channels", get(|State(c): Shared| async move { Json(c.channels().await) }))
         .route("/api/v1/quality", get(|State(c): Shared| async move { Json(c.quality().await) }))
         .route("/api/v1/contexts", get(|State(c): Shared| async move { Json(c.contexts().await) }))
+        .merge(actions::routes(actions))
         .merge(message_routes::routes())
         .merge(handler_routes::routes())
         .merge(plugin_routes::routes())
@@ -79,38 +88,13 @@ pub fn router(cluster: Arc<Cluster>, (logins, hub): (Arc<Logins>, Arc<Hub>), nam
         .route("/api/v1/policy/generations/{n}", get(generation))
         .route("/api/v1/policy/generations/{n}/policy", get(generation_policy))
         .layer(DefaultBodyLimit::max(POLICY_LEN_MAX))
-        .layer(from_fn(allowed))
+        .layer(from_fn_with_state(acting, actions::allowed))
         .with_state(cluster)
         .merge(events::routes(hub.clone()))
         .merge(login::routes(logins.clone()))
         .layer(Extension(hub))
         .layer(from_fn_with_state(logins, login::sessions))
-        .layer(from_fn_with_state(names, guard))
-}
-
-/// Passes on what the caller may do: viewers look, operators change. The page itself is no secret.
-async fn allowed(Extension(caller): Extension<Caller>, request: Request, next: Next) -> Response {
-    let access = match (request.uri().path().starts_with("/api/"), request.method()) {
-        (false, _) => return next.run(request).await,
-        (true, &Method::GET | &Method::HEAD) => Access::Viewer,
-        (true, _) => Access::Operator,
-    };
-    match require(&caller, access) {
-        Ok(()) if access > Access::Viewer => {
-            let who = caller.identity().map_or_else(|| "local".to_owned(), |identity| identity.to_string());
-            let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-            let hub = request.extensions().get::<Arc<Hub>>().cloned();
-            let response = next.run(request).await;
-            if let Some(hub) = hub {
-                let (who, method, path) = (who.into(), method.as_str().into(), path.into());
-                let status = response.status().as_u16();
-                hub.record(&What::ChangeRequested { who, method, path, status });
-            }
-            response
-        }
-        Ok(()) => next.run(request).await,
-        Err(refused) => refuse(refused.status, refused.error).into_response(),
-    }
+        .layer(from_fn_with_state(guarded, guard))
 }
 
 pub(crate) fn page(kind: &'static str, text: &'static str) -> Response {
@@ -134,6 +118,20 @@ impl IntoResponse for Refusal {
     }
 }
 
+impl Refusal {
+    /// Adds what programs distinguish it by.
+    pub(crate) fn code(mut self, code: &str) -> Self {
+        self.1.code = Some(code.to_owned());
+        self
+    }
+
+    /// Adds the generation in force.
+    pub(crate) fn generation(mut self, active: u64) -> Self {
+        self.1.generation = Some(active);
+        self
+    }
+}
+
 /// Returns an answer with this status and text.
 pub(crate) fn refuse(status: StatusCode, error: impl Into<String>) -> Refusal {
     Refusal(status, ErrorBody { error: error.into(), ..ErrorBody::default() }, None)
@@ -142,7 +140,11 @@ pub(crate) fn refuse(status: StatusCode, error: impl Into<String>) -> Refusal {
 impl From<ConfigError> for Refusal {
     fn from(error: ConfigError) -> Self {
         let errors = policy_view::field_errors(&error);
-        Refusal(StatusCode::BAD_REQUEST, ErrorBody { error: error.to_string(), leader: None, errors }, None)
+        Refusal(
+            StatusCode::BAD_REQUEST,
+            ErrorBody { error: error.to_string(), errors, ..ErrorBody::default() },
+            None,
+        )
     }
 }
 
@@ -160,8 +162,9 @@ impl From<ManagerError> for Refusal {
 impl From<PublishError> for Refusal {
     fn from(error: PublishError) -> Self {
         match error {
-            PublishError::Busy(_) | PublishError::Changed { .. } => {
-                refuse(StatusCode::CONFLICT, error.to_string())
+            PublishError::Busy(_) => refuse(StatusCode::CONFLICT, error.to_string()).code("in-progress"),
+            PublishError::Changed { active, .. } => {
+                refuse(StatusCode::CONFLICT, error.to_string()).code("changed").generation(active)
             }
             PublishError::Manager(error) => error.into(),
         }
@@ -189,24 +192,34 @@ async fn apply(
     let text = std::str::from_utf8(&body).map_err(|e| {
         ConfigError::new(&file, "", format!("is no UTF-8 text (byte {} is wrong)", e.valid_up_to()))
     })?;
-    let policy = Planned::parse_yaml(text, &file)?.into_policy();
-    let dry = query.dry_run.as_deref().is_some_and(|value| !matches!(value, "false" | "0" | "no"));
-    if dry {
-        return Ok(Json(policy_view::dry_run(&policy)).into_response());
+    let planned = Planned::parse_yaml(text, &file)?;
+    if query.dry_run.as_deref().is_some_and(truth) {
+        let active = cluster.policy.latest().await.active;
+        return Ok(Json(policy_view::dry_run(&planned, active.as_ref())).into_response());
     }
-    let timeout_s = query.timeout_s.unwrap_or(ACK_TIMEOUT_S);
+    publish(&cluster, &uri, planned.into_policy(), query.timeout_s, query.if_generation).await
+}
+
+/// Publishes a policy that was checked: 202 while it is under way, 200 when it is in force already.
+pub(crate) async fn publish(
+    cluster: &Cluster,
+    uri: &Uri,
+    policy: Policy,
+    timeout_s: Option<u64>,
+    expected: Option<u64>,
+) -> Result<Response, Refusal> {
+    let timeout_s = timeout_s.unwrap_or(ACK_TIMEOUT_S);
     if !(1..=ACK_TIMEOUT_S_MAX).contains(&timeout_s) {
         let text = format!("timeout_s={timeout_s}: allowed is 1 to {ACK_TIMEOUT_S_MAX}");
         return Err(refuse(StatusCode::UNPROCESSABLE_ENTITY, text));
     }
-    let manager = match leading(&cluster)? {
+    let manager = match leading(cluster)? {
         Ok(manager) => manager,
-        Err(leader) => return Ok(to_leader(leader, &uri)),
+        Err(leader) => return Ok(to_leader(leader, uri)),
     };
     // Proxies that joined since a module was brought get it now, or refuse the policy.
-    modules::distribute(&cluster, &policy).await;
-    let timeout = Duration::from_secs(timeout_s);
-    let started = cluster.publisher.start(manager, policy, timeout, query.if_generation).await?;
+    modules::distribute(cluster, &policy).await;
+    let started = cluster.publisher.start(manager, policy, Duration::from_secs(timeout_s), expected).await?;
     Ok(match started {
         Started::Running(view) => (StatusCode::ACCEPTED, Json(view)).into_response(),
         Started::Unchanged(view) => Json(view).into_response(),
@@ -295,7 +308,8 @@ fn to_leader(leader: LeaderView, uri: &Uri) -> Response {
     let path = uri.path_and_query().map_or("/", |p| p.as_str());
     let location = HeaderValue::try_from(format!("{}{path}", leader.url.trim_end_matches('/')));
     let error = format!("management node {} leads; send this to {}", leader.id, leader.url);
-    let body = Json(ErrorBody { error, leader: Some(leader), errors: vec![] });
+    let code = Some("not-leader".to_owned());
+    let body = Json(ErrorBody { error, leader: Some(leader), code, ..ErrorBody::default() });
     match location {
         Ok(location) => {
             (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, location)], body).into_response()

@@ -1,11 +1,13 @@
 //! Bodies of the management node's API, `/api/v1/…`, which `cspctl` and the operations page read.
 
+mod actions;
 mod cluster;
 mod flows;
 mod login;
 mod messages;
 mod policy;
 
+pub use actions::{AuditRecord, AuditView, SchemeRequest, SessionView};
 pub use cluster::{
     ChannelView, ChannelsView, DropView, EtcdView, Figure, NodeState, NodeView, NodesView, OverviewView,
     PoolMemberView, ServiceView, ServicesView, TierView, Unreachable, VipGroupView, VipGroupsView,

@@ -4,7 +4,7 @@
 //! Anyone who reaches the address may connect. Therefore the number of connections, the duration of a request
 //! and the length of its body are bounded ([`Limits`]); a connection that exceeds a bound is closed. A daemon
 //! with an identity serves over mutual TLS: liveness, readiness and service are public, the rest requires the
-//! viewer role. Every request carries its [`Caller`] as an extension.
+//! viewer role. Every request carries its [`Caller`] and [`RemoteAddress`] as extensions.
 
 mod access;
 mod connections;
@@ -44,6 +44,10 @@ pub enum AdminError {
         source: std::io::Error,
     },
 }
+
+/// Address of the client of a request: an extension of every request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RemoteAddress(pub SocketAddr);
 
 /// Bounds on what clients of the admin endpoint may use.
 #[derive(Clone, Copy, Debug)]

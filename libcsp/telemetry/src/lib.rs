@@ -18,7 +18,7 @@ mod readiness;
 mod shares;
 mod snapshot;
 
-pub use admin::{AdminError, AdminOptions, AdminServer, Refused, require};
+pub use admin::{AdminError, AdminOptions, AdminServer, Refused, RemoteAddress, require};
 pub use build_info::BuildInfo;
 pub use csp_api::{Condition, ConditionState};
 pub use histogram::{LATENCY_BUCKETS_NS, LatencyHistogram};

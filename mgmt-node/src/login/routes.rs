@@ -1,6 +1,7 @@
 //! The routes of logins, and the cookie of sessions.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Extension, Request, State};
@@ -25,6 +26,10 @@ const COOKIE: &str = "__Host-csp-session";
 /// Longest body of a request, in bytes: nobody is asked for a certificate before it is read.
 const BODY_LEN_MAX: usize = 1024;
 
+/// Age of the caller's session: an extension of requests that come with one.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionAge(pub Duration);
+
 /// The page and the API of logins. They decide by themselves who may use them.
 pub fn routes(logins: Arc<Logins>) -> Router {
     Router::new()
@@ -47,7 +52,7 @@ pub fn routes(logins: Arc<Logins>) -> Router {
 pub async fn sessions(State(logins): State<Arc<Logins>>, mut request: Request, next: Next) -> Response {
     let anonymous = matches!(request.extensions().get(), Some(Caller::Anonymous));
     let secret = anonymous.then(|| cookie(request.headers())).flatten();
-    if let Some(caller) = secret.and_then(|secret| logins.session(secret)) {
+    if let Some((caller, age)) = secret.and_then(|secret| logins.session(secret)) {
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         // Browsers always state it; the guard has compared it with this server's own.
         if !reads && !request.headers().contains_key(header::ORIGIN) {
@@ -58,6 +63,7 @@ pub async fn sessions(State(logins): State<Arc<Logins>>, mut request: Request, n
             .into_response();
         }
         request.extensions_mut().insert(caller);
+        request.extensions_mut().insert(SessionAge(age));
     }
     next.run(request).await
 }

@@ -71,6 +71,11 @@ impl Table {
         self.at(secret, now).map(|at| self.entries[at].grant.clone())
     }
 
+    /// Returns how long a secret has been valid.
+    pub(super) fn age(&self, secret: &str, now: Duration) -> Option<Duration> {
+        self.at(secret, now).map(|at| self.life.saturating_sub(self.entries[at].until.saturating_sub(now)))
+    }
+
     /// Removes a secret and returns what it granted.
     pub(super) fn take(&mut self, secret: &str, now: Duration) -> Option<Grant> {
         self.at(secret, now).map(|at| self.entries.remove(at).grant)
@@ -134,6 +139,7 @@ mod tests {
         let second = table.add(grant("bob"), at(1)).unwrap();
         assert!(first.len() == 64 && first != second);
         assert_eq!(table.find(&second, at(1)).unwrap().issuer.identity.id.as_str(), "bob");
+        assert_eq!((table.age(&second, at(4)), table.age(&first, at(60))), (Some(at(3)), None));
         assert!(table.find(&first, at(59)).is_some() && table.find(&first, at(60)).is_none());
         for wrong in ["", "00", &first[1..], &first.to_uppercase(), &"0".repeat(64)] {
             assert!(table.find(wrong, at(1)).is_none());

@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_types)]
 
 pub mod identities;
+pub mod node;
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};

@@ -56,6 +56,13 @@ pub struct ErrorBody {
     /// What is wrong in the policy (status 400).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldError>,
+    /// What programs distinguish: `changed` (another generation is in force), `expected-missing`,
+    /// `fresh-login`, `not-leader`, `key-reused`, `in-progress`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// The generation in force, where another one was expected (status 409).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u64>,
 }
 
 /// Where a policy generation stands.
@@ -204,4 +211,13 @@ pub struct DryRunView {
     pub hash: String,
     /// The policy as YAML, in canonical order with defaults filled in.
     pub yaml: String,
+    /// Generation in force; 0: none.
+    #[serde(default)]
+    pub generation: u64,
+    /// Line differences to the policy in force, in the unified form; absent if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diff: Option<String>,
+    /// What is allowed but hardly meant.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }

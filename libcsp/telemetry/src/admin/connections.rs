@@ -1,6 +1,6 @@
 //! The connections of the admin endpoint: accepted within bounds, each served in a task of its own.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::Limits;
+use super::RemoteAddress;
 use super::tls::{Accepted, Acceptor};
 use crate::shares::{Place, Shares};
 
@@ -44,7 +45,7 @@ pub(super) async fn serve(
             Ok((stream, from)) => {
                 if let Some(place) = places.enter(from.ip()) {
                     tasks.spawn(serve_one(
-                        stream,
+                        (stream, from),
                         place,
                         service.clone(),
                         acceptor.clone(),
@@ -66,7 +67,7 @@ pub(super) async fn serve(
 
 /// Serves one connection until the client closes it, its age limit passes or the endpoint stops.
 async fn serve_one(
-    stream: TcpStream,
+    (stream, from): (TcpStream, SocketAddr),
     _place: Place<IpAddr>,
     service: Router,
     acceptor: Acceptor,
@@ -80,7 +81,7 @@ async fn serve_one(
     let Some(Accepted { stream, caller }) = entered else { return };
     // A client without a certificate gets a shorter age limit: few routes are open to it.
     let age = if matches!(caller, Caller::Anonymous) { limits.head } else { limits.connection };
-    let service = service.layer(Extension(caller.clone()));
+    let service = service.layer(Extension(caller.clone())).layer(Extension(RemoteAddress(from)));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
