@@ -29,6 +29,7 @@ use crate::modules;
 use crate::policy_view::PolicyReader;
 use crate::poller::Poller;
 use crate::publish::Publisher;
+use crate::series;
 use crate::server;
 use crate::views::Cluster;
 use csp_api::mgmt::LeaderView;
@@ -164,6 +165,7 @@ async fn serve(
             control.membership.clone(),
             etcd.credentials.clone(),
         )),
+        tokio::spawn(series::run(cluster.clone())),
     ];
     let users =
         etcd.credentials.is_some().then(|| tokio::spawn(watch_users(control.client(), readiness.clone())));

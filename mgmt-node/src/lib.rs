@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_types)]
 
 pub mod actions;
+mod answers;
 pub mod bus;
 pub mod cli;
 pub mod config;
@@ -22,12 +23,14 @@ pub mod login;
 mod message_routes;
 pub mod metrics;
 mod modules;
+mod page_routes;
 pub mod plugin_routes;
 mod policy_view;
 pub mod poller;
 mod proxy_labels;
 mod publish;
 pub mod scrape;
+pub mod series;
 pub mod server;
 mod service_metrics;
 pub mod tiers;

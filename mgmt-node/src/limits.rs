@@ -34,6 +34,16 @@ pub const SERVICE_MEMBERS_SHOWN: usize = 20_000;
 pub const DROP_SAMPLES_MAX: usize = 30;
 /// Drop reasons kept per node; a node that names more is misbehaving.
 pub const DROP_REASONS_MAX: usize = 256;
+/// Time between two values of a figure.
+pub const SERIES_INTERVAL: Duration = Duration::from_secs(10);
+/// Values kept of a figure: an hour.
+pub const SERIES_POINTS: usize = 360;
+/// Nodes and services whose figures are kept.
+pub const SERIES_OBJECTS_MAX: usize = 2048;
+/// Figures of one of them.
+pub const SERIES_FIGURES_MAX: usize = 16;
+/// Objects in one answer of `/api/v1/series`.
+pub const SERIES_ASKED_MAX: usize = 64;
 /// Longest wait of one long-poll, in seconds.
 pub const WAIT_S_MAX: u64 = 30;
 /// How long nodes may take to agree on a policy, in seconds: default and most.

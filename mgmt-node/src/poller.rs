@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use crate::fanout::{self, Fanout, Target};
 use crate::limits::{DROP_SAMPLES_MAX, POLL_INTERVAL};
 use crate::scrape::{self, Sample};
+use crate::series::Series;
 use crate::service_metrics::ServiceReports;
 
 /// Longest detail shown of a node, in characters.
@@ -40,6 +41,8 @@ pub struct Health {
 /// The latest of all members, by node id.
 #[derive(Debug, Default)]
 pub struct Poller {
+    /// Figures of the last hour.
+    pub series: Series,
     health: Mutex<BTreeMap<String, Health>>,
     /// The services as proxies and network nodes report them.
     pub(crate) services: ServiceReports,

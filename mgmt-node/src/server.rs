@@ -21,6 +21,7 @@ use csp_types::{NodeId, Role};
 use serde::Deserialize;
 
 use crate::actions::{self, Actions, truth};
+use crate::answers::{Answers, shared};
 use crate::events::{self, Hub};
 use crate::guard::{Guarded, guard};
 use crate::leader::Leadership;
@@ -29,13 +30,9 @@ use crate::login::{self, Logins};
 use crate::policy_view;
 use crate::publish::{PublishError, Started};
 use crate::views::Cluster;
-use crate::{discovery, handler_routes, message_routes, modules, plugin_routes};
+use crate::{discovery, handler_routes, message_routes, modules, page_routes, plugin_routes};
 
 type Shared = State<Arc<Cluster>>;
-
-/// What browsers may do with the page: load its files, ask this server, nothing else.
-const CONTENT_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
-                              img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// All routes, behind the guard.
 pub fn router(
@@ -47,32 +44,18 @@ pub fn router(
     let guarded = Guarded { names, scheme: if logins.is_secure() { "https" } else { "http" } };
     let acting = (cluster.clone(), actions.clone());
     Router::new()
-        .route("/", get(|| async { page("text/html; charset=utf-8", include_str!("../web/index.html")) }))
-        .route(
-            "/style.css",
-            get(|| async { page("text/css; charset=utf-8", include_str!("../web/style.css")) }),
-        )
-        .route(
-            "/app.js",
-            get(|| async { page("text/javascript; charset=utf-8", include_str!("../web/app.js")) }),
-        )
-        .route(
-            "/planes.js",
-            get(|| async { page("text/javascript; charset=utf-8", include_str!("../web/planes.js")) }),
-        )
-        .route("/api/v1/overview", get(|State(c): Shared| async move { Json(c.overview().await) }))
         .route("/api/v1/nodes", get(|State(c): Shared| async move { Json(c.nodes()) }))
         .route(
             "/api/v1/discovery",
             get(|State(c): Shared| async move { Json(discovery::targets(&c.membership.borrow())) }),
         )
         .route("/api/v1/nodes/{id}/drain", put(drain).delete(resume))
-        .route("/api/v1/services", get(|State(c): Shared| async move { Json(c.services().await) }))
         .route("/api/v1/vip-groups", get(|State(c): Shared| async move { Json(c.vip_groups().await) }))
         .route("/api/v1/channels", get(|State(c): Shared| async move { Json(c.channels().await) }))
         .route("/api/v1/quality", get(|State(c): Shared| async move { Json(c.quality().await) }))
         .route("/api/v1/contexts", get(|State(c): Shared| async move { Json(c.contexts().await) }))
         .merge(actions::routes(actions))
+        .merge(page_routes::routes())
         .merge(message_routes::routes())
         .merge(handler_routes::routes())
         .merge(plugin_routes::routes())
@@ -88,6 +71,7 @@ pub fn router(
         .route("/api/v1/policy/generations/{n}", get(generation))
         .route("/api/v1/policy/generations/{n}/policy", get(generation_policy))
         .layer(DefaultBodyLimit::max(POLICY_LEN_MAX))
+        .layer(from_fn_with_state(Answers::default(), shared))
         .layer(from_fn_with_state(acting, actions::allowed))
         .with_state(cluster)
         .merge(events::routes(hub.clone()))
@@ -95,17 +79,6 @@ pub fn router(
         .layer(Extension(hub))
         .layer(from_fn_with_state(logins, login::sessions))
         .layer(from_fn_with_state(guarded, guard))
-}
-
-pub(crate) fn page(kind: &'static str, text: &'static str) -> Response {
-    let headers = [
-        (header::CONTENT_TYPE, kind),
-        (header::CACHE_CONTROL, "no-cache"),
-        (header::CONTENT_SECURITY_POLICY, CONTENT_POLICY),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "no-referrer"),
-    ];
-    (headers, text).into_response()
 }
 
 /// An answer that is not a success.

@@ -7,6 +7,7 @@ mod forwarded;
 mod messages;
 mod quality;
 mod services;
+mod topology;
 mod vip_groups;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,7 +63,7 @@ pub struct Cluster {
     /// Asks nodes.
     pub fanout: Fanout,
     /// The latest overview, shared by all open pages.
-    pub overview: Mutex<Option<(Instant, OverviewView)>>,
+    pub overview: Mutex<Option<(Instant, Arc<OverviewView>)>>,
 }
 
 impl Cluster {
@@ -186,12 +187,13 @@ impl Cluster {
             Via::Proxy => services::live(service, &answers),
             Via::Network => network.view(service),
         };
+        let of_channels = of_channels.map(|service| services::live(&service, &answers));
+        let services: Vec<_> = of_policy.map(view).chain(of_channels).collect();
         ServicesView {
             generation: active.as_ref().map_or(0, |record| record.generation),
-            services: of_policy
-                .map(view)
-                .chain(of_channels.map(|service| services::live(&service, &answers)))
-                .collect(),
+            total: services.len(),
+            troubled: services.iter().filter(|service| service.is_troubled()).count(),
+            services,
             unreachable,
         }
     }
@@ -366,7 +368,7 @@ impl Cluster {
     }
 
     /// `GET /api/v1/overview`, at most [`OVERVIEW_KEPT`] old.
-    pub async fn overview(&self) -> OverviewView {
+    pub async fn overview(&self) -> Arc<OverviewView> {
         let mut kept = self.overview.lock().await;
         if let Some((at, view)) = &*kept
             && at.elapsed() < OVERVIEW_KEPT
@@ -392,6 +394,7 @@ impl Cluster {
             flows,
             drops: self.poller.drops(),
         };
+        let view = Arc::new(view);
         *kept = Some((Instant::now(), view.clone()));
         view
     }

@@ -188,6 +188,7 @@ fn overview() -> OverviewView {
         processes: Some(1),
         open_connections: Some(1),
         connections_total: Some(1),
+        accept_credit: Some(1),
         packets_total: Some(1),
     };
     let service = ServiceView {
@@ -209,7 +210,13 @@ fn overview() -> OverviewView {
         tiers: vec![TierView { role: "network-node".into(), nodes: 1, ready: 0, figures: vec![figure] }],
         active: Some(generation(Phase::Active)),
         latest: Some(generation(Phase::Refused)),
-        services: ServicesView { generation: 1, services: vec![service], unreachable: unreachable.clone() },
+        services: ServicesView {
+            generation: 1,
+            services: vec![service],
+            total: 1,
+            troubled: 0,
+            unreachable: unreachable.clone(),
+        },
         channels: ChannelsView { generation: 1, channels: vec![channel()], unreachable: unreachable.clone() },
         flows: FlowsView { flows: vec![flow()], truncated: true, unreachable },
         drops: vec![drop],

@@ -6,6 +6,7 @@ mod flows;
 mod login;
 mod messages;
 mod policy;
+mod series;
 
 pub use actions::{AuditRecord, AuditView, SchemeRequest, SessionView};
 pub use cluster::{
@@ -21,3 +22,4 @@ pub use messages::{MessageTraceView, PeerView, SubscriptionsView, TracedMessageV
 pub use policy::{
     AckView, Acknowledged, DryRunView, ErrorBody, FieldError, GenerationView, LeaderView, Phase, PolicyView,
 };
+pub use series::{FigureSeries, ObjectSeries, PathView, SeriesView, TopologyView};

@@ -18,7 +18,8 @@ use serde::de::DeserializeOwned;
 
 use super::{LINK_LIFE, LoginError, Logins, SESSION_LIFE};
 use crate::events::Hub;
-use crate::server::{Refusal, page, refuse};
+use crate::page_routes::page;
+use crate::server::{Refusal, refuse};
 
 /// The session's cookie. Browsers take this prefix only from a secure origin, for the whole host and without
 /// a domain.

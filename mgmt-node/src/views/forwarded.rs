@@ -61,6 +61,7 @@ impl Reports {
             port: server.port,
             processes: None,
             open_connections: None,
+            accept_credit: None,
             connections_total: sum(|server| server.flows_total),
             packets_total: sum(|server| server.packets_total),
         }

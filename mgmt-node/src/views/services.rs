@@ -91,6 +91,7 @@ fn member(node: String, address: Option<IpAddr>, port: u16, seen: &[Seen<'_>]) -
         processes: at.iter().map(|(_, m)| m.listeners).max().filter(|_| is_node),
         open_connections: sum(|m| m.open),
         connections_total: sum(|m| m.connections_total),
+        accept_credit: sum(|m| m.accept_credit).filter(|_| is_node),
         packets_total: None,
     }
 }

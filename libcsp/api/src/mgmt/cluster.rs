@@ -140,9 +140,20 @@ pub struct PoolMemberView {
     /// Connections that its processes accepted, over all proxies since they know it; of a server that packets
     /// are forwarded to, the flows that it was given. `null` when no node answered.
     pub connections_total: Option<u64>,
+    /// Connections that its processes have room for, over all proxies; `null` where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accept_credit: Option<u64>,
     /// Packets that network nodes forwarded to it; `null` unless the service has `via: network`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets_total: Option<u64>,
+}
+
+impl PoolMemberView {
+    /// Whether it gets no connections: it is down somewhere, has no address, or no process listens.
+    pub fn is_down(&self) -> bool {
+        let nowhere = self.address.is_none() && self.node.is_empty();
+        nowhere || !self.down_at.is_empty() || self.processes == Some(0)
+    }
 }
 
 /// One service.
@@ -180,10 +191,23 @@ fn proxy() -> String {
 pub struct ServicesView {
     /// Generation of the policy that names them; 0 when there is none.
     pub generation: u64,
-    /// Services in the policy's order.
+    /// Services in the policy's order; where fewer are asked for than there are, those with troubles first.
     pub services: Vec<ServiceView>,
+    /// Services that there are, with those that are not in the answer.
+    #[serde(default)]
+    pub total: usize,
+    /// Of them, those with a member that gets no connections, or with connections that wait.
+    #[serde(default)]
+    pub troubled: usize,
     /// Proxies that did not answer; with services that network nodes forward, these as well.
     pub unreachable: Vec<Unreachable>,
+}
+
+impl ServiceView {
+    /// Whether a member gets no connections, or connections wait for a process.
+    pub fn is_troubled(&self) -> bool {
+        self.pending > 0 || self.pool.iter().any(PoolMemberView::is_down)
+    }
 }
 
 /// A channel of the active policy, over all proxies.
