@@ -27,8 +27,15 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const FILES: &[(&str, &str, &str)] = &[
     ("/", "text/html; charset=utf-8", include_str!("../web/index.html")),
     ("/style.css", "text/css; charset=utf-8", include_str!("../web/style.css")),
+    ("/base.js", SCRIPT, include_str!("../web/base.js")),
+    ("/charts.js", SCRIPT, include_str!("../web/charts.js")),
+    ("/drops.js", SCRIPT, include_str!("../web/drops.js")),
+    ("/topology.js", SCRIPT, include_str!("../web/topology.js")),
+    ("/act.js", SCRIPT, include_str!("../web/act.js")),
     ("/app.js", SCRIPT, include_str!("../web/app.js")),
+    ("/policy.js", SCRIPT, include_str!("../web/policy.js")),
     ("/planes.js", SCRIPT, include_str!("../web/planes.js")),
+    ("/events.js", SCRIPT, include_str!("../web/events.js")),
 ];
 
 /// The routes.

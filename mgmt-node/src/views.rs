@@ -183,11 +183,12 @@ impl Cluster {
         let of_policy = policy.into_iter().flat_map(|policy| &policy.services);
         let channels = policy.into_iter().flat_map(|policy| &policy.channels);
         let of_channels = channels.flat_map(csp_policy::Channel::pool_services);
+        let reported = services::Reported::new(&answers);
         let view = |service: &csp_policy::Service| match service.via {
-            Via::Proxy => services::live(service, &answers),
+            Via::Proxy => services::live(service, &reported),
             Via::Network => network.view(service),
         };
-        let of_channels = of_channels.map(|service| services::live(&service, &answers));
+        let of_channels = of_channels.map(|service| services::live(&service, &reported));
         let services: Vec<_> = of_policy.map(view).chain(of_channels).collect();
         ServicesView {
             generation: active.as_ref().map_or(0, |record| record.generation),

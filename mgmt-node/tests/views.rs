@@ -280,10 +280,17 @@ async fn the_page_and_its_overview() {
     let file = mgmt.scratch.file("policy.yaml", &policy("web", 80));
     mgmt.cspctl(&["policy", "apply", file.to_str().expect("path")]).await.exited(0);
     for (path, words) in [
-        ("/", "The way of a request"),
+        ("/", "Topology"),
         ("/style.css", "prefers-color-scheme"),
         ("/app.js", "overview"),
         ("/planes.js", "drawQuality"),
+        ("/base.js", "function h("),
+        ("/act.js", "if_generation"),
+        ("/policy.js", "dry_run"),
+        ("/charts.js", "polyline"),
+        ("/topology.js", "Network nodes"),
+        ("/drops.js", "bad_checksum"),
+        ("/events.js", "wait_s"),
     ] {
         let text = mgmt.get(path).await.expect(path);
         let text = text.as_str().expect("no JSON");

@@ -1,162 +1,59 @@
-// The operations page: reads /api/v1/overview every two seconds and draws it.
-// Everything that comes from the cluster goes in as text nodes, never as markup.
+// The operations page: reads /api/v1/overview every two seconds and draws tiers, services, nodes, channels, flows.
 "use strict";
 
 const INTERVAL_MS = 2000;
-const TIMEOUT_MS = 8000;
-const HISTORY = 45;
+const SHOWN = 20;
 
 const ROLES = {
   "network-node": { title: "Network nodes", what: "take packets from the LAN" },
   "proxy-node": { title: "Proxy nodes", what: "end the clients' TCP" },
   "app-node": { title: "Application nodes", what: "run unmodified servers" },
 };
-const STATES = {
-  "ready": ["good", "●", "ready"],
-  "not-ready": ["warn", "▲", "not ready"],
-  "unreachable": ["bad", "✕", "unreachable"],
-  "lapsed": ["bad", "◌", "lease lapsed"],
-  "unknown": ["warn", "…", "not asked yet"],
-};
-const history = new Map();
-const rates = new Map();
 let chosen = null; // the channel whose peers are shown
-
-function h(tag, attributes, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes || {})) {
-    if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
-  }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
-  return element;
-}
-
-const byId = (id) => document.getElementById(id);
-const put = (id, ...content) => byId(id).replaceChildren(...content.flat(Infinity));
-const address = (host, port) => (host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`);
-const empty = (text) => h("p", { class: "empty" }, text);
-
-function count(n) {
-  if (n === null || n === undefined) return "–";
-  if (Math.abs(n) < 10000) return Number.isInteger(n) ? String(n) : n.toFixed(n < 10 ? 1 : 0);
-  for (const [unit, size] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
-    if (Math.abs(n) >= size) return (n / size).toFixed(1) + " " + unit;
-  }
-  return String(n);
-}
-
-function bytes(n) {
-  if (n < 1024) return Math.round(n) + " B";
-  const units = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-  let at = -1;
-  do { n /= 1024; at += 1; } while (n >= 1024 && at + 1 < units.length);
-  return n.toFixed(1) + " " + units[at];
-}
-
-function span(ms) {
-  const s = Math.max(0, Math.round(ms / 1000));
-  if (s < 120) return s + " s";
-  if (s < 7200) return Math.floor(s / 60) + " min";
-  if (s < 172800) return Math.floor(s / 3600) + " h";
-  return Math.floor(s / 86400) + " d";
-}
-
-function mark(kind, sign, text, title) {
-  return h("span", { class: "mark " + kind, title }, h("span", { "aria-hidden": "true" }, sign + " "), text);
-}
 
 function state(node) {
   const [kind, sign, text] = STATES[node.state] || ["warn", "?", node.state];
   return mark(kind, sign, text, node.detail || null);
 }
 
-function table(caption, heads, rows) {
-  const head = heads.map(([text, kind]) => h("th", { scope: "col", class: kind || null }, text));
-  const body = rows.map((cells) => h("tr", {}, cells.map((cell, at) => h("td", { class: heads[at][1] || null }, cell))));
-  return h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body));
-}
-
-function missing(list) {
-  return (list || []).map((u) => h("p", { class: "small mark warn" }, `▲ ${u.node} did not answer: ${u.error}`));
-}
-
-function spark(key, value) {
-  const values = history.get(key) || [];
-  values.push(value);
-  if (values.length > HISTORY) values.shift();
-  history.set(key, values);
-  if (values.length < 3) return null;
-  const top = Math.max(...values, 1e-9);
-  const points = values.map((v, x) => `${(x * 40 / (HISTORY - 1)).toFixed(1)},${(13 - 12 * v / top).toFixed(1)}`);
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
-  for (const [name, v] of [["width", 40], ["height", 14], ["aria-hidden", "true"]]) svg.setAttribute(name, v);
-  line.setAttribute("points", points.join(" "));
-  svg.append(line);
-  return svg;
-}
-
-// Growth of a counter per second since the overview before; null at the first one, and where it fell: then it was started anew.
-function perSecond(key, at, total) {
-  const before = rates.get(key);
-  if (!before || at > before.at) {
-    const grown = before && total >= before.total;
-    rates.set(key, { at, total, rate: grown ? 1000 * (total - before.total) / (at - before.at) : null });
-  }
-  return rates.get(key).rate;
-}
-
-const each = (rate, draw) => (rate === null ? "–" : draw(rate) + "/s");
-
-function bar(part, whole) {
-  const share = whole > 0 ? Math.min(1, part / whole) : 0;
-  const fill = h("i", {});
-  fill.style.width = (100 * share).toFixed(1) + "%";
-  return h("span", { class: share > 0.8 ? "bar bad" : "bar", "aria-hidden": "true" }, fill);
-}
-
-function figure(role, f) {
+function figure(f) {
   const rate = f.per_second !== null && f.per_second !== undefined;
   const size = /bytes/i.test(f.name);
   const text = rate ? (size ? bytes(f.per_second) : count(f.per_second)) + "/s" : (size ? bytes(f.value) : count(f.value));
   const total = rate ? `${size ? bytes(f.value) : count(f.value)} in all` : null;
-  const line = spark(role + "/" + f.name, rate ? f.per_second : f.value);
-  return [h("dt", { title: f.name }, f.name), h("dd", { class: "spark" }, line), h("dd", { title: total }, text)];
+  return [h("dt", { title: f.name }, f.name), h("dd", { title: total }, text)];
 }
 
-function drawPath(view) {
-  const tiers = new Map(view.tiers.map((tier) => [tier.role, tier]));
-  const way = (above, below, kind) =>
-    h("div", { class: "way " + (kind || "") }, h("span", {}, above), h("span", { class: "line", "aria-hidden": "true" }), h("span", {}, below));
-  const stop = (role) => {
-    const tier = tiers.get(role) || { nodes: 0, ready: 0, figures: [] };
+function drawTiers(view) {
+  put("tiers", view.tiers.map((tier) => {
     const kind = tier.nodes === 0 || tier.ready === 0 ? "bad" : tier.ready < tier.nodes ? "warn" : "good";
     const sign = { good: "●", warn: "▲", bad: "✕" }[kind];
     const text = tier.nodes === 0 ? "none registered" : `${tier.ready} of ${tier.nodes} ready`;
     return h("div", { class: "stop" },
-      h("h3", {}, ROLES[role].title),
-      h("p", { class: "small quiet" }, ROLES[role].what),
+      h("h3", {}, ROLES[tier.role].title),
+      h("p", { class: "small quiet" }, ROLES[tier.role].what),
       h("p", { class: "state" }, mark(kind, sign, text)),
-      h("dl", { class: "figures" }, tier.figures.map((f) => figure(role, f))));
-  };
-  put("path",
-    h("div", { class: "stop outside" }, h("h3", {}, "Clients"), h("p", { class: "small quiet" }, "plain TCP/IP")),
-    way("LAN", "packets"), stop("network-node"),
-    way("SAN", "labelled segments", "tunnel"), stop("proxy-node"),
-    way("SAN", "OPEN DATA CLOSE"), stop("app-node"));
+      h("dl", { class: "figures" }, tier.figures.map(figure)));
+  }));
 }
 
-function drawPolicy(view) {
-  const chips = (generation) => h("ul", { class: "chips", "aria-label": "acknowledgements" }, generation.acks.map((ack) => {
+function chips(generation) {
+  const apart = generation.acks.filter((ack) => ack.state !== "active");
+  if (generation.acks.length > 6 && !apart.length) return h("p", { class: "small" }, mark("good", "✓", `active at all ${generation.acks.length} nodes`));
+  const shown = generation.acks.length > 6 ? apart : generation.acks;
+  return h("ul", { class: "chips", "aria-label": "acknowledgements of generation " + generation.generation }, shown.map((ack) => {
     const [kind, sign] = { active: ["good", "✓"], staged: ["warn", "…"], refused: ["bad", "✕"] }[ack.state] || ["", "…"];
     return h("li", { class: kind, title: ack.error || null }, `${sign} ${ack.node} ${ack.state}`);
   }));
+}
+
+function drawPolicy(view) {
   const content = [];
   if (view.active) {
     const g = view.active;
     content.push(h("p", { class: "generation" }, h("strong", {}, "Generation " + g.generation),
       h("span", { class: "quiet" }, `${g.phase}, written ${span(view.now_unix_ms - g.created_unix_ms)} ago`)));
-    content.push(h("p", { class: "small quiet" }, "sha256 ", h("code", {}, g.hash.slice(0, 16) + "…")), chips(g));
+    content.push(h("p", { class: "small quiet" }, "sha256 ", h("code", {}, g.hash.slice(0, 16) + "…")), g.acks.length ? chips(g) : null);
   } else {
     content.push(empty("No policy is active. Publish one: cspctl policy apply FILE"));
   }
@@ -165,7 +62,7 @@ function drawPolicy(view) {
     const over = !["staging", "activating"].includes(g.phase);
     content.push(h("div", { class: "pending" },
       h("p", {}, mark(over ? "bad" : "warn", over ? "✕" : "…", `Generation ${g.generation}: ${g.phase}`)),
-      g.reason ? h("p", { class: "small" }, g.reason) : null, chips(g)));
+      g.reason ? h("p", { class: "small" }, g.reason) : null, g.acks.length ? chips(g) : null));
   }
   put("policy", content);
 }
@@ -179,38 +76,59 @@ function server(m) {
 /** What a pool member can do: whether proxies reach a plain server, or how many processes listen. */
 function serverState(m) {
   const down = m.down_at || [];
-  if (m.address && m.connections_total === null) return "";
-  if (m.address) return down.length ? mark("bad", "✕", "down", down.join(", ")) : mark("good", "✓", "up");
-  if ((m.names || []).length) return mark("bad", "✕", "no address", "no proxy has an address for the name");
-  if (m.processes === 0) return mark("bad", "✕", "no process", "no process is listening");
-  return m.processes === null ? "" : `${m.processes} process${m.processes === 1 ? "" : "es"}`;
+  if (m.address && m.connections_total === null) return h("span", { class: "quiet" }, "not reported");
+  if (m.address && down.length) return h("div", {}, mark("bad", "✕", "down"), down.map((why) => h("div", { class: "small" }, why)));
+  if (m.address) return mark("good", "✓", "up");
+  if ((m.names || []).length) return h("div", {}, mark("bad", "✕", "no address"), h("div", { class: "small" }, "no proxy has an address for the name"));
+  if (m.processes === 0) return h("div", {}, mark("bad", "✕", "no process"), h("div", { class: "small" }, "no process listens; its node has no credit to give"));
+  return m.processes === null ? h("span", { class: "quiet" }, "not reported") : mark("good", "✓", `${m.processes} process${m.processes === 1 ? "" : "es"}`);
+}
+
+/** The state of a service in one mark: its members, and what waits. */
+function serviceState(s) {
+  const down = s.pool.filter((m) => (m.down_at || []).length || m.processes === 0 || (!m.address && !m.node)).length;
+  if (s.pool.length && down === s.pool.length) return mark("bad", "✕", "no member takes connections");
+  if (down) return mark("warn", "▲", `${down} of ${s.pool.length} members down`);
+  if (s.pending) return mark("warn", "▲", `${s.pending} waiting for a process`);
+  return mark("good", "✓", s.pool.length ? `${s.pool.length} member${s.pool.length === 1 ? "" : "s"}` : "no pool");
 }
 
 function drawServices(view) {
-  const { services, unreachable } = view.services;
-  const share = (m) => h("span", {}, bar(m.open_connections || 0, most));
-  const most = Math.max(1, ...services.flatMap((s) => s.pool.map((m) => m.open_connections || 0)));
-  const draw = (s) => h("div", { class: "service" },
-    h("h3", {}, s.name, h("code", {}, address(s.vip, s.port) + (s.protocol === "udp" ? " udp" : "")),
-      s.via === "network" ? h("span", { class: "small" }, "packets are forwarded") : null,
-      s.pending ? mark("warn", "▲", `${s.pending} waiting for a process`) : null),
-    table("Pool of " + s.name, [["Pool member"], ["State"], ["Open", "number"], ["Total", "number"], [""]],
-      s.pool.map((m) => [
-        h("code", {}, server(m)), serverState(m),
-        count(m.open_connections), count(m.connections_total), share(m)])));
-  put("services", services.length ? services.map(draw) : empty(view.services.generation ? "The active policy names no service." : "No policy is active yet."), missing(unreachable));
+  const { services, total, troubled, unreachable } = view.services;
+  const open = (s) => s.pool.reduce((sum, m) => sum + (m.open_connections || 0), 0);
+  const members = (s) => table("Pool of " + s.name, [["Pool member"], ["State"], ["Open", "number"], ["Room", "number"], ["Total", "number"]],
+    s.pool.map((m) => [h("code", {}, server(m)), serverState(m), count(m.open_connections), count(m.accept_credit), count(m.connections_total)]));
+  const draw = (s) => {
+    const key = "service/" + s.name;
+    const grown = perSecond(key, view.now_unix_ms, s.pool.reduce((sum, m) => sum + (m.connections_total || 0), 0));
+    return h("div", { class: "service" },
+      h("div", { class: "line" },
+        h("h3", {}, opener(key, s.name)),
+        h("code", {}, address(s.vip, s.port) + (s.protocol === "udp" ? " udp" : "")),
+        serviceState(s),
+        h("span", { class: "numbers" }, `${each(grown, count)} new, ${count(open(s))} open, ${count(s.pending)} waiting`,
+          s.via === "network" ? ", packets are forwarded" : ""),
+        spark(key, "connections_per_s")),
+      page.opened.has(key) ? h("div", { class: "more" }, h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Pool of " + s.name }, members(s)), charts(key)) : null);
+  };
+  const last = Math.min(total, page.offset + services.length);
+  const bad = troubled ? mark("warn", "▲", `${troubled} with a member down, or with connections that wait`) : mark("good", "✓", "all members up");
+  put("services-count", total ? h("span", {}, total > services.length ? `${page.offset + 1} to ${last} of ${total}. ` : `${total} service${total === 1 ? "" : "s"}. `, bad) : null,
+    total > SHOWN || page.offset ? h("span", { class: "pages" }, page.offset ? button("page", "Earlier", { by: -SHOWN }, "Earlier services") : null,
+      last < total ? button("page", "Next", { by: SHOWN }, "Next services") : null) : null);
+  put("services", services.length ? services.map(draw)
+    : empty(page.find ? "No service has this in its name or address." : view.services.generation ? "The active policy names no service." : "No policy is active yet."),
+  missing(unreachable));
 }
 
 function drawChannels(view) {
   const { channels, unreachable } = view.channels;
   byId("channels-section").hidden = !channels.length;
   if (!channels.some((c) => c.name === chosen)) showPeers(null);
-  const focused = document.activeElement && document.activeElement.dataset.channel;
   const row = (c) => {
     const grown = (what, total) => perSecond(`${c.name} ${what}`, view.now_unix_ms, total);
-    const open = h("button", { class: "open", type: "button", "data-channel": c.name, "aria-expanded": String(c.name === chosen),
-      "aria-controls": "peers" }, c.name);
-    open.addEventListener("click", () => showPeers(c.name === chosen ? null : c.name));
+    const open = h("button", { class: "open", type: "button", "data-act": "peers", "data-of": c.name, "data-key": "channel/" + c.name,
+      "aria-expanded": String(c.name === chosen), "aria-controls": "peers" }, c.name);
     const lost = c.dropped_total + c.lost_total;
     const losing = grown("dropped", lost);
     const rows = Object.entries(c.lost_rows || {}).filter(([, total]) => total);
@@ -230,21 +148,18 @@ function drawChannels(view) {
       holding ? mark("warn", "▲", `${count(holding)}/s`, `${count(c.held_total)} in all`) : count(c.held_total),
       count(c.waiting),
       h("span", { class: "memory" }, `${bytes(c.memory_bytes)} of ${bytes(c.memory_max_bytes)}`,
-        bar(c.memory_bytes, c.memory_max_bytes)),
+        bar(c.memory_bytes, c.memory_max_bytes, "nearly full")),
     ];
   };
   put("channels", table("Channels of messages", [["Channel", "nowrap"], ["Owner", "nowrap"], ["Senders", "number"], ["Receivers", "number"],
     ["Topics", "number"], ["Messages", "number"], ["Bytes", "number"], ["Delivered", "number"], ["Dropped", "number"],
     ["Lost rows", "number"], ["Held back", "number"], ["Waiting", "number"], ["Memory"]], channels.map(row)), missing(unreachable));
-  for (const open of byId("channels").querySelectorAll("button")) {
-    if (open.dataset.channel === focused) open.focus();
-  }
 }
 
 function showPeers(channel) {
   chosen = channel;
   for (const open of byId("channels").querySelectorAll("button")) {
-    open.setAttribute("aria-expanded", String(open.dataset.channel === chosen));
+    open.setAttribute("aria-expanded", String(open.dataset.of === chosen));
   }
   if (chosen === null) return put("peers");
   return refreshPeers();
@@ -253,10 +168,9 @@ function showPeers(channel) {
 async function refreshPeers() {
   const asked = chosen;
   if (asked === null) return;
-  const path = "api/v1/subscriptions?limit=50&channel=" + encodeURIComponent(asked);
   try {
-    const response = await fetch(path, { signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store" });
-    if (response.ok && asked === chosen) drawPeers(await response.json());
+    const view = await ask("api/v1/subscriptions?limit=50&channel=" + encodeURIComponent(asked));
+    if (asked === chosen) drawPeers(view);
   } catch (error) {
     // The pulse says that there is no answer; the peers last known stay.
   }
@@ -289,20 +203,25 @@ function policyOf(n) {
 }
 
 function drawNodes(view) {
+  const drains = (n) => n.role in ROLES && operates();
   const rows = view.cluster.nodes.map((n) => [
-    h("span", {}, h("strong", {}, n.id), n.leader ? h("span", { class: "quiet" }, " leader") : null),
+    h("div", {}, n.role in ROLES ? opener("node/" + n.id, n.id) : h("strong", {}, n.id), n.leader ? h("span", { class: "quiet" }, " leader") : null,
+      n.role in ROLES ? spark("node/" + n.id, { "network-node": "packets_in_per_s", "proxy-node": "connections_per_s", "app-node": "accepts_per_s" }[n.role]) : null),
     n.role,
-    h("div", {}, state(n), n.detail ? h("div", { class: "small quiet" }, n.detail) : null),
+    h("div", {}, state(n), n.draining ? h("div", {}, mark("warn", "▲", "drains: no new connections")) : null, n.detail ? h("div", { class: "small quiet" }, n.detail) : null),
     policyOf(n),
     String(n.workers),
+    n.started_unix_ms ? span(view.now_unix_ms - n.started_unix_ms) : "–",
     n.san.length ? h("code", {}, n.san.join(" ")) : "–",
     h("a", { href: n.admin + "/metrics", rel: "noreferrer" }, n.admin.replace(/^https?:\/\//, "")),
-    n.started_unix_ms ? span(view.now_unix_ms - n.started_unix_ms) : "–",
+    ...(operates() ? [drains(n) ? button(n.draining ? "resume" : "drain", n.draining ? "Resume" : "Drain", { of: n.id }, (n.draining ? "Resume " : "Drain ") + n.id) : ""] : []),
   ]);
+  const heads = [["Node", "nowrap"], ["Role", "nowrap"], ["State"], ["Policy", "number"], ["Workers", "number"], ["Up", "number"], ["SAN"], ["Admin", "nowrap"]];
   put("nodes", rows.length
-    ? table("Nodes of the cluster", [["Node", "nowrap"], ["Role", "nowrap"], ["State"], ["Policy", "number"], ["Workers", "number"],
-      ["SAN"], ["Admin", "nowrap"], ["Up", "number"]], rows)
+    ? table("Nodes of the cluster", operates() ? [...heads, ["Action", "nowrap"]] : heads, rows)
     : empty("No node is registered."));
+  const opened = view.cluster.nodes.filter((n) => page.opened.has("node/" + n.id));
+  put("node-charts", opened.map((n) => h("div", { class: "more" }, h("h3", {}, n.id), charts("node/" + n.id))));
 }
 
 function drawFlows(view) {
@@ -318,11 +237,21 @@ function drawFlows(view) {
 }
 
 function drawDrops(view) {
-  const seen = view.drops.filter((d) => d.total > 0).slice(0, 12);
+  const reasons = new Map();
+  for (const d of view.drops.filter((drop) => drop.total > 0)) {
+    const sum = reasons.get(d.reason) || { reason: d.reason, at: [], recent: 0, total: 0 };
+    reasons.set(d.reason, { ...sum, at: [...sum.at, d.node], recent: sum.recent + d.recent, total: sum.total + d.total });
+  }
+  const nodes = (at) => (at.length > 4 ? `${at.slice(0, 3).join(" ")} and ${at.length - 3} more` : at.join(" "));
+  const row = (d) => {
+    const [words, place] = reasonOf(d.reason);
+    return [
+      h("div", {}, h("code", {}, d.reason), h("div", { class: "small" }, words), h("div", { class: "small quiet" }, place), h("div", { class: "small quiet" }, "at " + nodes(d.at))),
+      d.recent ? mark("warn", "▲", count(d.recent)) : "0", count(d.total)];
+  };
+  const seen = [...reasons.values()].sort((a, b) => b.recent - a.recent || b.total - a.total).slice(0, 10);
   put("drops", seen.length
-    ? table("Dropped packets and messages", [["Reason"], ["Node", "nowrap"], ["Last min", "number"], ["Total", "number"]],
-      seen.map((d) => [d.reason.replaceAll("_", " "), d.node,
-        d.recent ? mark("warn", "▲", count(d.recent)) : "0", count(d.total)]))
+    ? table("Dropped packets and messages", [["Reason"], ["Last min", "number"], ["Total", "number"]], seen.map(row))
     : empty("Nothing was dropped."));
 }
 
@@ -330,14 +259,14 @@ function drawTop(view) {
   byId("identity").textContent = `${view.node} · release ${view.version}`;
   const { etcd, leader, nodes } = view.cluster;
   const banners = [];
-  const banner = (kind, text) => banners.push(h("p", { class: "banner " + kind }, text));
+  const banner = (kind, sign, text) => banners.push(h("p", { class: "banner " + kind }, h("span", { "aria-hidden": "true" }, sign + " "), text));
   if (!etcd.connected) {
-    banner("bad", `etcd has been silent for ${span(etcd.silent_ms)}. The cluster serves on; what is shown of members and policy is the state last known.`);
+    banner("bad", "✕", `etcd has been silent for ${span(etcd.silent_ms)}. The cluster serves on; what is shown of members and policy is the state last known.`);
   } else if (!leader) {
-    banner("warn", "No management node leads at this time; policies cannot be changed.");
+    banner("warn", "▲", "No management node leads at this time; policies cannot be changed.");
   }
   const away = nodes.filter((n) => n.state === "unreachable" || n.state === "lapsed").map((n) => n.id);
-  if (away.length) banner("warn", `Not answering: ${away.join(", ")}`);
+  if (away.length) banner("warn", "▲", `Not answering: ${away.join(", ")}`);
   // A live region is only changed when its text changes, or screen readers repeat it every two seconds.
   if (byId("banner").textContent !== banners.map((b) => b.textContent).join("")) put("banner", banners);
 }
@@ -347,28 +276,28 @@ function pulse(kind, text) {
   byId("pulse-text").textContent = text;
 }
 
+function draw(view) {
+  for (const part of [drawTop, drawTiers, drawPolicy, drawServices, drawChannels, drawNodes, drawFlows, drawDrops]) part(view);
+}
+
 async function refresh() {
   if (document.hidden) return;
   try {
-    const response = await fetch("api/v1/overview", { signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store" });
-    if (response.status === 401) {
-      put("banner", h("p", { class: "banner warn" }, "You are not logged in. Run cspctl login and open the link that it prints."));
-      return pulse("lost", "not logged in");
-    }
-    if (!response.ok) throw new Error("status " + response.status);
-    const view = await response.json();
-    for (const draw of [drawTop, drawPath, drawPolicy, drawServices, drawChannels, drawNodes, drawFlows, drawDrops]) draw(view);
+    if (page.session === null) await refreshSession();
+    const view = await ask(`api/v1/overview?limit=${SHOWN}&offset=${page.offset}&find=${encodeURIComponent(page.find)}`);
+    page.view = view;
+    draw(view);
     refreshPeers();
     pulse("live", "live · " + new Date(view.now_unix_ms).toLocaleTimeString());
   } catch (error) {
+    if (error.status === 401) {
+      page.session = null;
+      put("banner", h("p", { class: "banner warn" }, "You are not logged in. Run cspctl login and open the link that it prints."));
+      return pulse("lost", "not logged in");
+    }
     pulse("lost", "no answer from the management node");
   }
 }
 
-(async function loop() {
-  for (;;) {
-    await refresh();
-    await new Promise((resume) => setTimeout(resume, INTERVAL_MS));
-  }
-})();
+every(INTERVAL_MS, refresh);
 document.addEventListener("visibilitychange", refresh);

@@ -1,7 +1,8 @@
 // The parts of the operations page about VIP groups, information flows, handlers of messages and packet plug-ins. What a cluster does not use is not
-// shown. Its helpers are those of app.js.
+// shown. Its helpers are those of base.js.
 "use strict";
 
+const HISTORY = 45;
 const PLOT = { width: 150, height: 30 };
 const courses = new Map();
 
@@ -43,6 +44,11 @@ function drawQuality(view, now) {
   const links = view.nodes.filter((n) => n.links.length);
   byId("quality-section").hidden = !links.length;
   if (!links.length) return;
+  const now_in_force = links[0].links[0].scheme;
+  if (byId("scheme").dataset.now !== now_in_force) {
+    byId("scheme").dataset.now = now_in_force;
+    byId("scheme").value = now_in_force;
+  }
   const content = [];
   for (const node of links) {
     const { scheme, capacity_bits_per_s, waits } = node.links[0];
@@ -161,27 +167,16 @@ function drawPlugins(view, now) {
       ["Dropped", "number"]], instances.map(instance)), missing(view.unreachable));
 }
 
-async function ask(path) {
-  const response = await fetch(path, { signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store" });
-  if (!response.ok) throw new Error("status " + response.status);
-  return response.json();
-}
-
 async function refreshPlanes() {
-  if (document.hidden) return;
   const parts = [
     Promise.all([ask("api/v1/vip-groups"), ask("api/v1/nodes")]).then(([view, cluster]) => drawVips(view, cluster.nodes)),
     ask("api/v1/quality").then((view) => drawQuality(view, Date.now())),
     Promise.all([ask("api/v1/contexts"), ask("api/v1/handlers")]).then(([contexts, handlers]) => drawHandlers(contexts, handlers)),
     ask("api/v1/plugins").then((view) => drawPlugins(view, Date.now())),
   ];
-  // The pulse of the page says whether there is an answer; what was last known stays.
   await Promise.allSettled(parts);
 }
 
-(async function loop() {
-  for (;;) {
-    await refreshPlanes();
-    await new Promise((resume) => setTimeout(resume, INTERVAL_MS));
-  }
-})();
+byId("scheme-switch").addEventListener("click", () => switchScheme(byId("scheme").value, byId("scheme").dataset.now));
+
+every(INTERVAL_MS, refreshPlanes);

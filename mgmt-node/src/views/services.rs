@@ -1,6 +1,6 @@
 //! The services of the policy with what the proxies report of their pools.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use csp_api::mgmt::{PoolMemberView, ServiceView};
@@ -12,12 +12,20 @@ use crate::fanout::Target;
 /// A service as one proxy reports it, with the proxy's id.
 type Seen<'a> = (&'a str, &'a proxy::Service);
 
+/// What the proxies report, by the name of the service.
+pub(super) struct Reported<'a>(Vec<(&'a str, HashMap<&'a str, &'a proxy::Service>)>);
+
+impl<'a> Reported<'a> {
+    pub(super) fn new(answers: &'a [(Target, Vec<proxy::Service>)]) -> Self {
+        let by_name = |all: &'a [proxy::Service]| all.iter().map(|s| (s.name.as_str(), s)).collect();
+        Reported(answers.iter().map(|(proxy, all)| (&*proxy.id, by_name(all))).collect())
+    }
+}
+
 /// Returns a service of the policy with what the proxies report of it.
-pub(super) fn live(service: &Service, seen: &[(Target, Vec<proxy::Service>)]) -> ServiceView {
-    let seen: Vec<Seen<'_>> = seen
-        .iter()
-        .filter_map(|(proxy, all)| Some((&*proxy.id, all.iter().find(|s| s.name == *service.name)?)))
-        .collect();
+pub(super) fn live(service: &Service, reported: &Reported<'_>) -> ServiceView {
+    let of_proxy = |(proxy, all): &(_, HashMap<_, _>)| Some((*proxy, *all.get(&*service.name)?));
+    let seen: Vec<Seen<'_>> = reported.0.iter().filter_map(of_proxy).collect();
     ServiceView {
         name: service.name.clone(),
         vip: service.vip.to_string(),
