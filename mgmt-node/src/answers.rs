@@ -1,5 +1,5 @@
-//! Answers that several pages share. A page that asks with `Cache-Control: max-age=N` (RFC 9111 §5.2.1.1) gets
-//! an answer that is at most so old; whoever asks without gets a new one.
+//! Answers that several pages share. A page that asks with `Cache-Control: max-age=N` (RFC 9111 §5.2.1.1)
+//! gets an answer that is at most so old; whoever asks without gets a new one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

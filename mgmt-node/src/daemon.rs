@@ -14,8 +14,9 @@ use csp_daemon::program::ConfigFile;
 use csp_daemon::{DaemonError, Events, ServiceManager, StopSignals};
 use csp_identity::Credentials;
 use csp_telemetry::{AdminOptions, AdminServer, BuildInfo, ConditionState, Exposition, Readiness};
-use csp_types::Role;
+use csp_types::{NodeId, Role};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::actions::Actions;
 use crate::bus::Bus;
@@ -121,13 +122,9 @@ async fn serve(
     let hub = Hub::new(events.clone());
     let control = ControlPlane::start(record, etcd, &state_dir, options).await?;
     let manager = manager(etcd, signer.as_ref()).await?;
-    let fanout = Fanout::new(etcd.credentials.as_ref());
     let election = Election::start(etcd.clone(), own.clone());
     let policy = Arc::new(PolicyReader::new(manager.clone()));
-    let bus = match &config.events {
-        Some(section) => Some(Bus::start(section, hub.clone(), policy.clone()).await?),
-        None => None,
-    };
+    let bus = bus(config, &hub, &policy).await?;
     let cluster = Arc::new(Cluster {
         id: own.id,
         private_etcd,
@@ -138,39 +135,17 @@ async fn serve(
         publisher: Publisher::new(policy.clone(), events.clone()),
         manager,
         poller: Arc::new(Poller::default()),
-        fanout: fanout.clone(),
+        fanout: Fanout::new(etcd.credentials.as_ref()),
         overview: tokio::sync::Mutex::new(None),
     });
     let readiness = Readiness::new();
-    let background = [
-        tokio::spawn(async move { policy.follow().await }),
-        tokio::spawn({
-            let cluster = cluster.clone();
-            async move { modules::run(&cluster).await }
-        }),
-        tokio::spawn({
-            let cluster = cluster.clone();
-            async move { keep_signed(&cluster).await }
-        }),
-        tokio::spawn(watch_readiness(cluster.clone(), etcd.credentials.clone(), readiness.clone(), signer)),
-        tokio::spawn({
-            let (poller, membership) = (cluster.poller.clone(), control.membership.clone());
-            async move { poller.run(fanout, membership).await }
-        }),
-        tokio::spawn(hub.clone().follow_own()),
-        tokio::spawn(events::announce(hub.clone(), control.membership.clone(), election.leadership.clone())),
-        tokio::spawn(csp_daemon::events::push(
-            events.clone(),
-            config.node.id,
-            control.membership.clone(),
-            etcd.credentials.clone(),
-        )),
-        tokio::spawn(series::run(cluster.clone())),
-    ];
+    let own = (config.node.id, events.clone(), hub.clone());
+    let background = background(&cluster, own, etcd, (&readiness, signer));
     let users =
         etcd.credentials.is_some().then(|| tokio::spawn(watch_users(control.client(), readiness.clone())));
     let logins = Logins::new(etcd.credentials.clone());
     let actions = Actions::open(&state_dir).map_err(DaemonError::System)?;
+    actions.audit.watch(hub.clone());
     let options = AdminOptions {
         metrics: metrics(&cluster, (&logins, bus), etcd.credentials.as_ref()),
         readiness,
@@ -186,6 +161,53 @@ async fn serve(
     election.shutdown().await;
     control.shutdown().await;
     ended
+}
+
+/// Starts what goes on beside requests.
+fn background(
+    cluster: &Arc<Cluster>,
+    (own, events, hub): (NodeId, Events, Arc<Hub>),
+    etcd: &EtcdAccess,
+    (readiness, signer): (&Readiness, Option<Arc<Signer>>),
+) -> [JoinHandle<()>; 7] {
+    let with = || cluster.clone();
+    let (policy, modules_of, signed, polled) = (cluster.policy.clone(), with(), with(), with());
+    [
+        tokio::spawn(async move { policy.follow().await }),
+        tokio::spawn(async move { modules::run(&modules_of).await }),
+        tokio::spawn(async move { keep_signed(&signed).await }),
+        tokio::spawn(watch_readiness(with(), etcd.credentials.clone(), readiness.clone(), signer)),
+        tokio::spawn(async move {
+            polled.poller.run(polled.fanout.clone(), polled.membership.clone()).await;
+        }),
+        tokio::spawn(follow_events((own, events), hub, with(), etcd.clone())),
+        tokio::spawn(series::run(with())),
+    ]
+}
+
+/// The publisher of events, if there is to be one.
+async fn bus(
+    config: &MgmtConfig,
+    hub: &Arc<Hub>,
+    policy: &Arc<PolicyReader>,
+) -> Result<Option<Bus>, DaemonError> {
+    match &config.events {
+        Some(section) => Ok(Some(Bus::start(section, hub.clone(), policy.clone()).await?)),
+        None => Ok(None),
+    }
+}
+
+/// Takes over this node's own events, pushes them to the others, and announces nodes. Does not end.
+async fn follow_events(
+    (own, events): (NodeId, Events),
+    hub: Arc<Hub>,
+    cluster: Arc<Cluster>,
+    etcd: EtcdAccess,
+) {
+    let membership = cluster.membership.clone();
+    let announcing = events::announce(hub.clone(), membership.clone(), cluster.leadership.clone());
+    let pushing = csp_daemon::events::push(events, own, membership, etcd.credentials);
+    tokio::join!(hub.follow_own(), announcing, pushing);
 }
 
 /// What publishes the policy, signed if this node has an identity.
@@ -324,7 +346,7 @@ async fn watch_readiness(
 /// The private etcd with the task that starts it again when it ends.
 struct PrivateEtcd {
     stop: watch::Sender<bool>,
-    task: tokio::task::JoinHandle<()>,
+    task: JoinHandle<()>,
 }
 
 /// How long to wait before etcd is started again: at first, and at most.

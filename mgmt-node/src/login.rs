@@ -116,8 +116,8 @@ impl Logins {
         self.credentials.is_some()
     }
 
-    /// Returns the caller that has this session's secret, and the session's age. Ends the session if its issuer is not accepted any
-    /// longer.
+    /// Returns the caller that has this session's secret, and the session's age. Ends the session if its
+    /// issuer is not accepted any longer.
     fn session(&self, secret: &str) -> Option<(Caller, Duration)> {
         let now = self.now();
         let Grant { issuer, access } = self.tables().sessions.find(secret, now)?;

@@ -1,5 +1,5 @@
-//! What the operations page costs: 16 nodes, 1,000 services, ten viewers. A measurement, run by hand:
-//! `cargo test --release -p csp-features -p csp-mgmt-node --test viewers -- --ignored --nocapture`. `HOLD_S=600`
+//! What the operations page costs: 16 nodes, 1,000 services, ten viewers. A measurement, run by hand: `cargo
+//! test --release -p csp-features -p csp-mgmt-node --test viewers -- --ignored --nocapture`. `HOLD_S=600`
 //! keeps the node running, and prints the page's address.
 #![forbid(unsafe_code)]
 // Measures time.

@@ -37,7 +37,7 @@ fn row(set: &FormatSet, stream: u32, place: &str, at: Option<i64>, value: i64) -
 type Streams = BTreeMap<u32, (i64, i64)>;
 
 fn seeds() -> u64 {
-    std::env::var("CSP_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(20).min(200)
+    std::env::var("CSP_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(20).min(100)
 }
 
 #[test]

@@ -60,14 +60,7 @@ pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
     lines.extend(gone.map(|group| format!("- VIP group {}", group.summary())));
     let come = new.vip_groups.iter().filter(|group| !old.vip_groups.contains(group));
     lines.extend(come.map(|group| format!("+ VIP group {}", group.summary())));
-    let gone = old.event_subscribers.iter().filter(|of| !new.event_subscribers.contains(of));
-    lines.extend(gone.map(|of| format!("- event subscriber {} {}", of.name, of.key)));
-    let come = new.event_subscribers.iter().filter(|of| !old.event_subscribers.contains(of));
-    lines.extend(come.map(|of| format!("+ event subscriber {} {}", of.name, of.key)));
-    if old.connection_log != new.connection_log {
-        lines.extend(old.connection_log.iter().map(|log| format!("- connection log {}", log.summary())));
-        lines.extend(new.connection_log.iter().map(|log| format!("+ connection log {}", log.summary())));
-    }
+    records(old, new, &mut lines);
     let gone = old.programs.iter().filter(|rule| !new.programs.contains(rule));
     lines.extend(gone.map(|rule| format!("- program {}", program_summary(rule))));
     let come = new.programs.iter().filter(|rule| !old.programs.contains(rule));
@@ -86,6 +79,18 @@ pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
     lines.extend(come.map(|plugin| format!("+ plugin {}", plugin.summary())));
     packet_rules(old, new, &mut lines);
     lines
+}
+
+/// Adds what differs in who gets events, and which connections are recorded.
+fn records(old: &Policy, new: &Policy, lines: &mut Vec<String>) {
+    let gone = old.event_subscribers.iter().filter(|of| !new.event_subscribers.contains(of));
+    lines.extend(gone.map(|of| format!("- event subscriber {} {}", of.name, of.key)));
+    let come = new.event_subscribers.iter().filter(|of| !old.event_subscribers.contains(of));
+    lines.extend(come.map(|of| format!("+ event subscriber {} {}", of.name, of.key)));
+    if old.connection_log != new.connection_log {
+        lines.extend(old.connection_log.iter().map(|log| format!("- connection log {}", log.summary())));
+        lines.extend(new.connection_log.iter().map(|log| format!("+ connection log {}", log.summary())));
+    }
 }
 
 /// There may be thousands of rules: they are found by their text.

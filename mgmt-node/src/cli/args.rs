@@ -109,11 +109,8 @@ pub enum Command {
     )]
     Vips,
     /// Show what happened in the cluster: nodes, servers, VIPs, policies, limits, changes by people
-    ///
-    /// Any management node has the events of all nodes, the last 65,536 of them. An event's time is that of
-    /// the node that recorded it.
     #[command(
-        after_help = "Examples:\n  cspctl events\n  cspctl events --follow --severity warning\n  cspctl events --object server/web/ --limit 500\n  cspctl events --follow -o json | jq -r 'select(.kind == \"server_down\") | .text'"
+        after_help = "Examples:\n  cspctl events --follow --severity warning\n  cspctl events --object server/web/ --limit 500\n  cspctl events -f -o json | jq -r 'select(.kind == \"server_down\") | .text'"
     )]
     Events(EventsArgs),
     /// List channels of messages with their peers, what they carry and what they have dropped

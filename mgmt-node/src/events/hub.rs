@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use csp_api::Text;
 use csp_api::events::{Event, Page, Push, What};
+use csp_api::mgmt::AuditRecord;
 use csp_daemon::Events;
 use csp_events::{Collector, Cursor, Filter};
 use tokio::sync::watch;
+
+use crate::actions::AuditHook;
 
 /// What was announced of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -111,6 +114,23 @@ impl Hub {
     /// Forgets a node that was late and did not come back.
     pub(super) fn forget(&self, node: &Text) {
         self.state().announced.remove(node);
+    }
+}
+
+impl AuditHook for Hub {
+    /// Makes an event of each change that was made or refused.
+    fn recorded(&self, record: &AuditRecord) {
+        let (Some(status), Some(result)) = (record.status, &record.result) else { return };
+        self.record(&What::ChangeRequested {
+            who: (&record.who).into(),
+            by: (&record.by).into(),
+            from: (&record.from).into(),
+            method: (&record.method).into(),
+            path: (&record.path).into(),
+            what: (&record.what).into(),
+            status,
+            result: result.into(),
+        });
     }
 }
 

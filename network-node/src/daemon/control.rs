@@ -107,11 +107,7 @@ async fn serve(
                     Err(error) => Err(error),
                 };
                 // After a failure workers may have other rules than each other: the next ones announce all.
-                let (now, applied) = match applied {
-                    Ok(now) => (now, Ok(())),
-                    Err(error) => (Vec::new(), Err(error)),
-                };
-                addresses = now;
+                let applied = applied.map(|now| addresses = now).inspect_err(|_| addresses.clear());
                 if applied.is_ok() {
                     plugins.driver.set_addresses(addresses.iter().copied());
                 }

@@ -356,7 +356,10 @@ impl Stack {
     /// What the log says of a connection: of one that exists, or of the one that was released last; zeros of
     /// others.
     pub fn figures(&self, label: FlowLabel) -> Figures {
-        match self.tcb(label) {
+        let at = label.index().checked_sub(self.config.first_label_index as usize);
+        let tcb = at.and_then(|at| self.tcbs.get(at)?.as_ref()).filter(|tcb| tcb.label == label);
+        match tcb {
+            // Also of one that has ended, and only has a last segment to send.
             Some(tcb) => tcb.figures(),
             None if self.last_figures.0 == label => self.last_figures.1,
             None => Figures::default(),

@@ -214,16 +214,24 @@ pub enum What {
         /// Access level of the session.
         access: Text,
     },
-    /// Somebody asked for a change.
+    /// Somebody asked for a change, which was made or refused.
     ChangeRequested {
         /// Who: the identity of the certificate, or `local`.
         who: Text,
+        /// How the caller is known: `session`, `certificate` or `local`.
+        by: Text,
+        /// Address of the caller.
+        from: Text,
         /// Method of the request.
         method: Text,
         /// Path of the request.
         path: Text,
+        /// What was to be changed, in words.
+        what: Text,
         /// Status of the answer.
         status: u16,
+        /// `accepted`, or why it was refused.
+        result: Text,
     },
     /// Events of another node were lost before a management node received them.
     EventsLost {
@@ -385,9 +393,7 @@ impl What {
             What::TriggerFired { trigger, fired: true } => format!("trigger {trigger} fired"),
             What::TriggerFired { trigger, fired: false } => format!("trigger {trigger} was released"),
             What::LoggedIn { who, access } => format!("{who} opened a session as {access}"),
-            What::ChangeRequested { who, method, path, status } => {
-                format!("{who} asked for {method} {path}: {status}")
-            }
+            What::ChangeRequested { who, what, result, .. } => format!("{who}: {what}: {result}"),
             What::EventsLost { node, count } => {
                 format!("{count} events of {node} were lost before they arrived")
             }

@@ -102,11 +102,15 @@ fn a_silent_client_is_told_from_a_silent_server() {
         w.run(20 * MS);
         let of_server = *w.server(1).accepted.last().unwrap();
         match silent_client {
-            true => w.client().silent = true,
-            false => w.server(1).silent = true,
+            true => {
+                w.client().silent = true;
+                w.server(1).write(of_server, b"to the client");
+            }
+            false => {
+                w.server(1).silent = true;
+                w.client().write(label, b"to the server");
+            }
         }
-        w.server(1).write(of_server, b"to the client");
-        w.client().write(label, b"to the server");
         w.run(Duration::from_secs(3600));
         let expected = if silent_client { ("client_silent", "CT") } else { ("server_silent", "ST") };
         assert_eq!(ends(&mut w), [expected]);

@@ -77,8 +77,8 @@ fn record((node, worker): (NodeId, u8), times: &Times, ended: &EndedConnection) 
     }
 }
 
-/// `TIME PROXY/WORKER CLIENT SERVICE SERVER/PROCESS HANDSHAKE/WAIT/FIRST_BYTE/TOTAL IN OUT CODE RETRANSMITS RTT
-/// LABEL`, times in microseconds, `-` for what is not known.
+/// `TIME PROXY/WORKER CLIENT SERVICE SERVER/PROCESS HANDSHAKE/WAIT/FIRST_BYTE/TOTAL IN OUT CODE RETRANSMITS
+/// RTT LABEL`, times in microseconds, `-` for what is not known.
 fn text(out: &mut dyn Write, r: &ConnectionRecord) -> io::Result<()> {
     let number = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
     let word = |text: &str| if text.is_empty() { "-".to_owned() } else { text.replace(' ', "_") };
