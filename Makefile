@@ -32,6 +32,8 @@ PACKAGES_CPYTHON := $(if $(filter 12,$(DEBIAN)),python3.11 libpython3.11-testsui
 PACKAGES_DEB := debhelper dpkg-dev help2man
 # Hosts that boot, and what deploys onto them.
 PACKAGES_DEPLOY := mmdebstrap systemd-container ansible-core gpg gpg-agent openssh-client iproute2 util-linux curl pkgconf wabt clang libbpf-dev
+# A browser, for the operations page.
+PACKAGES_OPERATIONS := chromium chromium-driver
 PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 
 CARGO ?= cargo
@@ -45,7 +47,7 @@ PURE_CRATES := csp-types csp-wire csp-api csp-handlers csp-tcp csp-classify csp-
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-.PHONY: packages-build packages-run packages-test packages-apps packages-filter packages-messages packages-flights packages-formats packages-streams packages-bench packages-interop packages-rdma packages-capi packages-san packages-deb packages-compare
+.PHONY: packages-build packages-run packages-test packages-apps packages-filter packages-messages packages-flights packages-formats packages-streams packages-bench packages-interop packages-rdma packages-capi packages-san packages-deb packages-compare packages-operations
 # Before packages are installed for a build that cannot begin.
 packages-build packages-run packages-bench packages-interop packages-san packages-capi packages-rdma: toolchain
 .PHONY: toolchain
@@ -84,6 +86,8 @@ packages-capi:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_CAPI)
 packages-deb: toolchain
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_DEB)
+packages-operations: packages-run
+	@tests/setup/packages.sh $(PACKAGES_OPERATIONS)
 packages-rdma:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_RUN) $(PACKAGES_RDMA) python3-zmq
 
@@ -177,7 +181,12 @@ test-front: packages-test packages-compare ## network nodes of one LAN that take
 	ROUNDS=$(ROUNDS) SECONDS=$(SECONDS) $(CARGO) test --release --locked -p csp-cluster --test takeover --test ecmp --test keepalived $(FEATURES) -- --ignored --nocapture --test-threads 1
 
 .PHONY: test-operations
-test-operations: packages-test packages-messages ## Debian's Prometheus on a running cluster: every query of dashboards, rules and alerts returns data; the list of metrics is what daemons have (CSP_WRITE=1 rewrites it); 10,000 events in 10 s to a subscriber of ZeroMQ (root, 2 minutes)
+# axe-core, which finds what readers with a keyboard or a screen reader cannot use; fetched, not kept.
+AXE := https://registry.npmjs.org/axe-core/-/axe-core-4.14.1.tgz
+AXE_SHA256 := e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745
+test-operations: packages-operations packages-messages ## what operators use, on a running cluster: every query of dashboards, rules and alerts has data in Prometheus; metrics.md is what daemons have (CSP_WRITE=1 rewrites it); the page in headless Chromium, with axe-core (SCREENSHOTS=1 renews those of docs/operations); 10,000 events in 10 s over ZeroMQ (root, 5 minutes)
+	@mkdir -p target/operations
+	@test -s target/operations/axe.min.js || { curl -fsSL -o target/operations/axe.tgz $(AXE) && echo "$(AXE_SHA256)  target/operations/axe.tgz" | sha256sum -c --quiet && tar -xzOf target/operations/axe.tgz package/axe.min.js > target/operations/axe.min.js; }
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
 	$(CARGO) test --release --locked -p csp-cluster --test operations $(FEATURES) -- --include-ignored --nocapture --test-threads 1
 	CSP_EVENTS=10000 $(CARGO) test --release --locked -p csp-mgmt-node --test bus $(FEATURES) -- --nocapture

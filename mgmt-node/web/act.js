@@ -50,7 +50,7 @@ async function send(change, key) {
   return fetch(`api/v1/${change.path}?${query}`, options);
 }
 
-/** Makes a change after the reader has agreed. `change`: what (text), method, path, query, body, yaml, expected. */
+/** Makes a change after the reader has agreed; resolves to whether it was made. `change`: what (text), method, path, query, body, yaml, expected. */
 async function make(change) {
   const key = freshKey();
   say("warn", "…", `${change.what} …`);
@@ -59,16 +59,21 @@ async function make(change) {
     // The key makes the second attempt harmless if only the answer was lost.
     response = await send(change, key).catch(() => send(change, key));
   } catch (error) {
-    return say("bad", "✕", `${change.what}: the management node did not answer. Whether it was done shows below.`);
+    say("bad", "✕", `${change.what}: the management node did not answer. Whether it was done shows below.`);
+    return false;
   }
   const body = response.status === 204 ? {} : await response.json().catch(() => ({ error: "status " + response.status }));
-  if (!response.ok) return refused(change, response.status, body);
+  if (!response.ok) {
+    refused(change, response.status, body);
+    return false;
+  }
   if (response.status === 202) return follow(change, body);
   const failed = (body.refused || []).map((one) => `${one.node}: ${one.error}`);
   if (failed.length) say("bad", "✕", `${change.what}: not done at every node.`, failed.map((line) => h("p", { class: "small" }, line)));
   else if (body.phase) say("good", "✓", `${change.what}: this very policy is in force already.`);
   else say("good", "✓", `${change.what}: done.`);
-  return refresh();
+  refresh();
+  return !failed.length;
 }
 
 /** Says why a change was refused, and what the reader can do. */
@@ -102,8 +107,9 @@ async function follow(change, view) {
   }
   if (view.phase === "active") say("good", "✓", `${change.what}: generation ${view.generation} is active.`, view.reason ? h("p", { class: "small" }, view.reason) : null);
   else say("bad", "✕", `${change.what}: generation ${view.generation} is ${view.phase}; the one before stays in force.`, view.reason ? h("p", {}, view.reason) : null);
-  refreshHistory();
-  return refresh();
+  refresh();
+  await refreshHistory().catch(() => null);
+  return view.phase === "active";
 }
 
 const inForce = () => (generation() ? `Generation ${generation()} is in force.` : "No policy is in force.");

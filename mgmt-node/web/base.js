@@ -34,6 +34,7 @@ function shape(tag, attributes, ...children) {
 
 const byId = (id) => document.getElementById(id);
 const address = (host, port) => (host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`);
+const several = (n, one, more) => `${count(n)} ${n === 1 ? one : more || one + "s"}`;
 const empty = (text) => h("p", { class: "empty" }, text);
 
 // Replaces what is in an element. The control that has the focus keeps it, by its data-key.

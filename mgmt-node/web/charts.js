@@ -2,10 +2,10 @@
 "use strict";
 
 const CHART = { width: 320, height: 88 };
-const SPARK = { width: 72, height: 18 };
+const SPARK = { width: 72, height: 18, points: 30 };
 const series = new Map(); // by object
 const POINTS = 360; // of an hour
-let span_ms = 3600000;
+let interval_ms = 10000;
 
 const FIGURES = {
   connections_per_s: "New connections a second", packets_per_s: "Packets a second", open_connections: "Open connections",
@@ -49,34 +49,42 @@ function figureOf(object, name) {
 
 /** The last minutes of one figure, beside its name. */
 function spark(object, name) {
-  const values = (figureOf(object, name) || { values: [] }).values.slice(-60);
+  const values = (figureOf(object, name) || { values: [] }).values.slice(-SPARK.points);
   if (known(values).length < 2) return null;
   const top = Math.max(...known(values), 1e-9);
   const last = values[values.length - 1];
-  const words = `${FIGURES[name]}, last ten minutes: ${last === null ? "none" : measure(name, last)} now, at most ${measure(name, top)}`;
+  const words = `${FIGURES[name]}, last five minutes: ${last === null ? "none" : measure(name, last)} now, at most ${measure(name, top)}`;
   return shape("svg", { width: SPARK.width, height: SPARK.height, class: "spark", role: "img", "aria-label": words },
-    lines(values, SPARK.width, SPARK.height, top, 60));
+    lines(values, SPARK.width, SPARK.height, top, SPARK.points));
 }
 
-function chart(name, values) {
-  const top = Math.max(...known(values), 0);
-  const last = values[values.length - 1];
-  const words = known(values).length ? `${measure(name, last === null || last === undefined ? 0 : last)} now, at most ${measure(name, top)}` : "nothing was read yet";
+/** How many values are shown: five minutes, a quarter of an hour, or the hour, by what there is. */
+function pointsOf(found) {
+  const most = Math.max(...found.figures.map((f) => f.values.length - f.values.findIndex((v) => v !== null)));
+  return [30, 90, POINTS].find((points) => most <= points) || POINTS;
+}
+
+function chart(group, name, values, points) {
+  const shown = values.slice(-points);
+  const top = Math.max(...known(shown), 0);
+  const last = shown[shown.length - 1];
+  const words = known(shown).length ? `${last === null ? "not read" : measure(name, last)} now, at most ${measure(name, top)}` : "nothing was read yet";
+  const time = span(interval_ms * points);
   const grid = [0.5, CHART.height - 1.5].map((y) => shape("line", { x1: 0, x2: CHART.width, y1: y, y2: y, class: "grid" }));
-  return h("figure", { class: "chart" }, h("figcaption", {}, h("strong", {}, FIGURES[name] || name), h("span", { class: "quiet" }, " " + words)),
-    shape("svg", { viewBox: `0 0 ${CHART.width} ${CHART.height}`, preserveAspectRatio: "none", class: "plot", role: "img", "aria-label": `${FIGURES[name] || name} in the last ${span(span_ms)}: ${words}` },
-      grid, lines(values, CHART.width, CHART.height, Math.max(top, 1e-9), POINTS)),
-    h("div", { class: "axis small quiet", "aria-hidden": "true" }, h("span", {}, span(span_ms) + " ago"), h("span", {}, "now")));
+  return h("figure", { class: "chart" },
+    h("figcaption", {}, h("span", { class: "kind" }, group), h("strong", {}, FIGURES[name] || name), h("div", { class: "quiet" }, words)),
+    shape("svg", { viewBox: `0 0 ${CHART.width} ${CHART.height}`, preserveAspectRatio: "none", class: "plot", role: "img", "aria-label": `${FIGURES[name] || name} in the last ${time}: ${words}` },
+      grid, lines(shown, CHART.width, CHART.height, Math.max(top, 1e-9), points)),
+    h("div", { class: "axis small quiet", "aria-hidden": "true" }, h("span", {}, time + " ago"), h("span", {}, "now")));
 }
 
 /** All figures of an object. */
 function charts(object) {
   const found = series.get(object);
   if (!found || !found.figures.length) return empty("Figures are read every ten seconds; there are none yet.");
-  return GROUPS.map(([title, names]) => {
-    const shown = names.map((name) => found.figures.find((f) => f.name === name)).filter((f) => f);
-    return shown.length ? h("div", { class: "group" }, h("h4", {}, title), h("div", { class: "charts" }, shown.map((f) => chart(f.name, f.values)))) : null;
-  }).filter((group) => group);
+  const points = pointsOf(found);
+  const of = ([group, names]) => names.map((name) => found.figures.find((f) => f.name === name)).filter((f) => f).map((f) => chart(group, f.name, f.values, points));
+  return h("div", { class: "charts" }, GROUPS.flatMap(of));
 }
 
 async function refreshSeries() {
@@ -87,10 +95,10 @@ async function refreshSeries() {
   const read = async (objects, points) => {
     if (!objects.length) return;
     const view = await ask(`api/v1/series?points=${points}&object=` + objects.slice(0, 64).map(encodeURIComponent).join(","));
-    span_ms = view.interval_ms * POINTS;
+    interval_ms = view.interval_ms;
     for (const found of view.objects) series.set(found.object, found);
   };
-  await Promise.allSettled([read(opened, POINTS), read(brief.slice(0, 64), 60)]);
+  await Promise.allSettled([read(opened, POINTS), read(brief.slice(0, 64), SPARK.points)]);
   draw(page.view);
 }
 

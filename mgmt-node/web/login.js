@@ -25,7 +25,7 @@ async function redeem(token, identity) {
   }
 }
 
-(async function login() {
+async function login() {
   const token = location.hash.slice(1);
   // The secret is for one use; it does not stay in the browser's history.
   history.replaceState(null, "", "/login");
@@ -46,4 +46,8 @@ async function redeem(token, identity) {
   } catch (error) {
     unanswered();
   }
-})();
+}
+
+// A link that is opened while this page is shown changes only what is behind #.
+addEventListener("hashchange", login);
+login();

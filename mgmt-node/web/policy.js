@@ -3,7 +3,7 @@
 "use strict";
 
 // Which generation the text was made from, and the text whose differences were shown.
-const editor = { base: null, checked: null };
+const editor = { base: null, checked: null, loaded: "" };
 
 const text = () => byId("policy-text");
 
@@ -20,8 +20,9 @@ async function policyText(number) {
 /** Puts a generation's policy into the text box; it will replace the one in force now. */
 async function edit(number) {
   if (!operates()) return;
-  const view = await policyText(number);
-  editor.base = generation();
+  const [view, active] = await Promise.all([policyText(number), policyText(0)]);
+  editor.base = active.generation;
+  editor.loaded = view.yaml;
   editor.checked = null;
   text().value = view.yaml;
   put("policy-diff");
@@ -54,7 +55,7 @@ async function check() {
   }
   const stale = view.generation === editor.base ? null
     : h("p", {}, mark("warn", "▲", `Generation ${view.generation} is in force by now; the text was made from generation ${editor.base}.`));
-  put("policy-diff", h("p", { class: "small" }, `${changed(view, "+")} lines added, ${changed(view, "-")} removed against generation ${view.generation}`), stale, diffOf(view),
+  put("policy-diff", h("p", { class: "small" }, `${several(changed(view, "+"), "line")} added, ${changed(view, "-")} removed against generation ${view.generation}`), stale, diffOf(view),
     view.warnings.map((one) => h("p", { class: "small" }, mark("warn", "▲", one))));
 }
 
@@ -62,11 +63,10 @@ async function apply() {
   if (!editor.checked || editor.checked.yaml !== text().value) return check();
   const { yaml, view } = editor.checked;
   const change = { what: "Apply the policy", method: "POST", path: "policy", query: { file: "page" }, body: yaml, yaml: true, expected: editor.base };
-  const words = [`It replaces generation ${editor.base}: ${changed(view, "+")} lines added, ${changed(view, "-")} removed. Every node checks it first.`];
+  const words = [`It replaces generation ${editor.base}: ${several(changed(view, "+"), "line")} added, ${changed(view, "-")} removed. Every node checks it first.`];
   if (!await question(`Apply this policy in place of generation ${editor.base}?`, words, "Apply", diffOf(view))) return;
-  await make(change);
   // What was refused stays in the box.
-  if (generation() !== editor.base && byId("result").querySelector(".good")) await edit(0);
+  if (await make(change)) await edit(0);
 }
 
 async function rollback(number) {
@@ -85,9 +85,12 @@ async function refreshHistory() {
     return [String(g.generation), h("div", {}, mark(kind, sign, g.phase), g.reason ? h("div", { class: "small" }, g.reason) : null),
       span(Date.now() - g.created_unix_ms) + " ago", h("code", {}, g.hash.slice(0, 12)), ...(operates() ? [h("span", { class: "acts" }, acts)] : [])];
   };
-  const heads = [["Generation", "number"], ["State"], ["Written", "nowrap"], ["sha256"]];
+  const heads = [["Generation", "nowrap"], ["State"], ["Written", "nowrap"], ["sha256"]];
   put("history", history.length ? table("Generations of the policy", operates() ? [...heads, ["Action", "nowrap"]] : heads, history.slice(0, 15).map(row)) : empty("No policy was applied yet."));
-  if (operates() && editor.base === null && page.view) await edit(0);
+  // A text that nobody has changed follows what is in force.
+  const active = history.find((g) => g.phase === "active");
+  const number = active ? active.generation : 0;
+  if (operates() && (editor.base === null || (number !== editor.base && text().value === editor.loaded))) await edit(0);
 }
 
 /** What the block lists of the network nodes have: a network counts once, with the packets of all nodes. */

@@ -46,7 +46,7 @@ function drawTopology(nodes, view) {
   const words = TIERS.map(([, title], at) => `${t.columns[at].length} ${title.toLowerCase()}`).join(", ");
   const titles = TIERS.map(([, title], at) => shape("text", { x: at * (BOX.width + BOX.between), y: 14, class: "tier" }, title));
   const empties = t.columns.flatMap((column, at) => (column.length ? [] : shape("text", { x: at * (BOX.width + BOX.between), y: BOX.top + 22, class: "says" }, "✕ none registered")));
-  const drawing = shape("svg", { viewBox: `0 0 ${t.width} ${t.height}`, role: "img", class: "topology", "aria-label": `Topology: ${words}. The table of links says the same.` },
+  const drawing = shape("svg", { viewBox: `-2 0 ${t.width + 4} ${t.height}`, role: "img", class: "topology", "aria-label": `Topology: ${words}. The table of links says the same.` },
     titles, empties, t.links.flatMap((l) => drawLink(t, l)), t.columns.flatMap((column) => column.filter((n) => t.place.has(n.id)).map((n) => drawBox(n, t.place.get(n.id)))));
   const bad = view.links.filter((l) => l.up < l.links).length;
   const row = (l) => {
@@ -56,7 +56,7 @@ function drawTopology(nodes, view) {
   const open = page.opened.has("links");
   put("topology", h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Drawing of the topology" }, drawing),
     left ? h("p", { class: "small quiet" }, `${left} more nodes are in the list of nodes`) : null,
-    h("p", { class: "small" }, opener("links", `${view.links.length} links`), " ",
+    h("p", { class: "small" }, opener("links", several(view.links.length, "link")), " ",
       view.links.length ? (bad ? mark("bad", "✕", `${bad} not up in all parts`) : mark("good", "●", "all up")) : null),
     open ? h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Links" },
       table("Links between nodes", [["Node", "nowrap"], ["Proxy", "nowrap"], ["Provider"], ["Links", "number"], ["State"]], view.links.map(row))) : null,

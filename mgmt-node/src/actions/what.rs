@@ -38,8 +38,11 @@ fn hash(body: &[u8]) -> String {
     format!("{} bytes, sha256 {digest}", body.len())
 }
 
+/// What the query says beside the generation, which has a field of its own.
 fn query(uri: &Uri) -> String {
-    uri.query().map_or_else(String::new, |query| format!(" {query}"))
+    let pairs = uri.query().unwrap_or_default().split('&');
+    let others = pairs.filter(|pair| !pair.is_empty() && !pair.starts_with("if_generation="));
+    others.map(|pair| format!(" {pair}")).collect()
 }
 
 /// A short JSON document as text.
@@ -56,7 +59,10 @@ mod tests {
         let of = |method: Method, path: &'static str, body: &str| {
             of(&method, &Uri::from_static(path), body.as_bytes())
         };
-        assert_eq!(of(Method::PUT, "/api/v1/nodes/pn-1/drain?force=true", ""), "drain pn-1 force=true");
+        assert_eq!(
+            of(Method::PUT, "/api/v1/nodes/pn-1/drain?force=true&if_generation=7", ""),
+            "drain pn-1 force=true"
+        );
         assert_eq!(of(Method::DELETE, "/api/v1/nodes/pn-1/drain", ""), "resume pn-1");
         let applied = of(Method::POST, "/api/v1/policy", "secret");
         assert!(applied.starts_with("apply a policy: 6 bytes, sha256 2bb80d53"), "{applied}");

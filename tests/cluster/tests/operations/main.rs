@@ -1,5 +1,7 @@
 //! What operators have beside cspctl, on a running cluster: `make test-operations`.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
+mod browser;
 mod metrics;
+mod page;
 mod prometheus;
