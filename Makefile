@@ -184,7 +184,7 @@ test-front: packages-test packages-compare ## network nodes of one LAN that take
 # axe-core, which finds what readers with a keyboard or a screen reader cannot use; fetched, not kept.
 AXE := https://registry.npmjs.org/axe-core/-/axe-core-4.14.1.tgz
 AXE_SHA256 := e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745
-test-operations: packages-operations packages-messages ## what operators use, on a running cluster: every query of dashboards, rules and alerts has data in Prometheus; metrics.md is what daemons have (CSP_WRITE=1 rewrites it); the page in headless Chromium, with axe-core (SCREENSHOTS=1 renews those of docs/operations); 10,000 events in 10 s over ZeroMQ (root, 5 minutes)
+test-operations: packages-test packages-operations packages-messages ## what operators use, on a running cluster: every query of dashboards, rules and alerts has data in Prometheus; metrics.md is what daemons have (CSP_WRITE=1 rewrites it); the page in headless Chromium, with axe-core (SCREENSHOTS=1 renews those of docs/operations); 10,000 events in 10 s over ZeroMQ (root, 5 minutes)
 	@mkdir -p target/operations
 	@test -s target/operations/axe.min.js || { curl -fsSL -o target/operations/axe.tgz $(AXE) && echo "$(AXE_SHA256)  target/operations/axe.tgz" | sha256sum -c --quiet && tar -xzOf target/operations/axe.tgz package/axe.min.js > target/operations/axe.min.js; }
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples

@@ -351,7 +351,6 @@ impl ProxyWorker {
         self.links.holders.set_groups(vip_groups);
         let served = served.and(self.set_flows(now, flows).map_err(PolicyError::from));
         self.core.set_policy(now, services, egress, &mut self.links);
-        let log = log.filter(|_| self.log.is_some());
         match &log {
             Some(log) => self.core.set_connection_log(Some(&|service| log.sample(service))),
             None => self.core.set_connection_log(None),

@@ -167,7 +167,9 @@ async fn serve(
                     );
                 }
                 let state = (&mut numbers, &mut prepared, &times, &plans);
-                let applied = apply(workers, &active, state, (folder, &modules, &names, &reported)).await;
+                let applied =
+                    apply(workers, &active, state, (folder, &modules, &names, &reported, log.is_some()))
+                        .await;
                 shell.ack(active.generation, applied).await;
                 in_force = Some(active);
             }
@@ -175,7 +177,8 @@ async fn serve(
                 if let Some(active) = in_force.as_ref().filter(|_| names.take_changed()) {
                     let state = (&mut numbers, &mut prepared, &times, &plans);
                     if let Err(fault) =
-                        apply(workers, active, state, (folder, &modules, &names, &reported)).await
+                        apply(workers, active, state, (folder, &modules, &names, &reported, log.is_some()))
+                            .await
                     {
                         tracing::warn!(
                             fault,
@@ -313,11 +316,14 @@ async fn apply(
     workers: &[Worker],
     active: &ActivePolicy,
     (numbers, prepared, times, plans): (&mut policy::Numbers, &mut Prepared, &ApplyTimes, &Plans),
-    (curve_keys, modules, names, events): (&Path, &Arc<Modules>, &Names, &WorkerEvents),
+    (curve_keys, modules, names, events, logs): (&Path, &Arc<Modules>, &Names, &WorkerEvents, bool),
 ) -> Result<(), String> {
     let received = clock::now();
     let ring = KeyRing::load(curve_keys);
-    let policy = policy::translate(&plans.of(&active.policy)?, numbers, (&ring, modules), names);
+    let mut policy = policy::translate(&plans.of(&active.policy)?, numbers, (&ring, modules), names);
+    if !logs {
+        policy.log = None;
+    }
     modules.set_active(&active.policy);
     events.keep(&policy.services);
     prepared.prepare(&policy, workers.len());

@@ -52,7 +52,7 @@ const FLOWS: [u32; 2] = [1_000, 200_000];
 const FLOWS_LIMIT: f64 = 1.05;
 const FORWARDED: [&str; 2] = ["packet forwarded, of 1,000 flows", "packet forwarded, of 200,000 flows"];
 
-const CASES: [Case; 11] = [
+const CASES: [Case; 12] = [
     (LIBRARY, "library", "measured_library", false),
     ("segment in, 1,448 B", "segments", "measured_segment_in", false),
     ("segment out, 1,448 B", "segments", "measured_segment_out", false),
@@ -61,6 +61,7 @@ const CASES: [Case; 11] = [
     (FORWARDED[1], "forwarded many", "measured_forward", false),
     ("connection with a request, network node", "requests", "measured_network_turn", true),
     ("connection with a request, proxy", "requests", "measured_proxy_turn", true),
+    ("connection with a request in the log, proxy", "logged requests", "measured_proxy_turn", true),
     ("connection with a request, process", "requests", "measured_process_turn", true),
     ("download of 50,000 B through an edge, proxy", "downloads", "measured_proxy_turn", true),
     ("message to two subscribers, proxy", "messages", "measured_proxy_turn", true),
@@ -141,6 +142,7 @@ fn quiet() -> Scenario {
         stall: None,
         drain: None,
         cookies: false,
+        logged: false,
         path_mtu: 1_500,
         lan_mtu: 1_500,
         marks: 0,
@@ -150,7 +152,7 @@ fn quiet() -> Scenario {
     }
 }
 
-fn requests(count: u32, download: u32, edge: bool) {
+fn requests(count: u32, download: u32, edge: bool, logged: bool) {
     let request = |n: u32| Transaction {
         start: Duration::from_millis(n.into()),
         by_process: None,
@@ -164,7 +166,8 @@ fn requests(count: u32, download: u32, edge: bool) {
         late: false,
         deaf: None,
     };
-    let report = World::new(Scenario { edge, work: (0..count).map(request).collect(), ..quiet() }).run();
+    let report =
+        World::new(Scenario { edge, logged, work: (0..count).map(request).collect(), ..quiet() }).run();
     assert_eq!((report.complete, report.violations), (count as usize, Vec::new()));
     assert_eq!(report.handed_over > 0, edge);
 }
@@ -194,8 +197,9 @@ fn run(what: &str, count: u32) {
         "segments" => segments(),
         "forwarded few" => forwarded(FLOWS[0]),
         "forwarded many" => forwarded(FLOWS[1]),
-        "requests" => requests(count, 1_000, false),
-        "downloads" => requests(count, 50_000, true),
+        "requests" => requests(count, 1_000, false, false),
+        "logged requests" => requests(count, 1_000, false, true),
+        "downloads" => requests(count, 50_000, true, false),
         "messages" => messages(count),
         _ => panic!("nothing is called {what}"),
     }

@@ -1,8 +1,10 @@
 //! A proxy node: the worker that the daemon runs, listening on the fabric, with the simulation's policy.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use csp_messages::HashKey;
+use csp_policy::ConnectionLog;
 use csp_proxy_node::core::{
     BacklogLimits, CoreConfig, EgressRule, HairpinConfig, PoolServer, ServerOptions, ServiceSpec, ServiceTcp,
 };
@@ -35,6 +37,8 @@ pub(crate) struct Policy {
     pub same_secrets: bool,
     /// Whether the proxies store no half-open connections.
     pub cookies: bool,
+    /// Connections are recorded.
+    pub logged: bool,
 }
 
 /// Capacities of a proxy's tables.
@@ -129,5 +133,6 @@ pub(crate) fn worker_policy(policy: &Policy) -> WorkerPolicy {
     };
     let (destinations, tcp) = (vec![policy.destinations], ServiceTcp::default());
     let rule = EgressRule { address: policy.egress, destinations, except: Vec::new(), tcp };
-    WorkerPolicy { services: vec![service], egress: vec![rule], ..WorkerPolicy::default() }
+    let log = policy.logged.then(|| ConnectionLog { sample: 1, services: BTreeMap::new() });
+    WorkerPolicy { services: vec![service], egress: vec![rule], log, ..WorkerPolicy::default() }
 }

@@ -181,6 +181,8 @@ pub struct Scenario {
     pub drain: Option<Drain>,
     /// The proxies answer every SYN with a cookie, as in a flood.
     pub cookies: bool,
+    /// The proxies keep a log of connections.
+    pub logged: bool,
     /// The largest IP packet on the path to the client; a router in front of it reports larger ones (RFC
     /// 1191).
     pub path_mtu: u16,
@@ -263,6 +265,7 @@ impl Scenario {
             stall,
             drain,
             cookies,
+            logged: seed % 2 == 1,
             path_mtu,
             fragments: None,
             lan_mtu,

@@ -120,6 +120,7 @@ fn policy(scenario: &Scenario) -> Policy {
         destinations: Prefix::new(IpAddr::from([10, 76, 0, 0]), 24).expect("a network"),
         same_secrets: scenario.same_ports,
         cookies: scenario.cookies,
+        logged: scenario.logged,
     }
 }
 

@@ -102,6 +102,7 @@ fn policy(scenario: &AcceptScenario) -> Policy {
         destinations: Prefix::new(IpAddr::from([10, 76, 0, 0]), 24).expect("a network"),
         same_secrets: false,
         cookies: scenario.cookies,
+        logged: false,
     }
 }
 

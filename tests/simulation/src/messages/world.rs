@@ -119,6 +119,7 @@ pub(super) fn policy(scenario: &MessageScenario) -> Policy {
         destinations: Prefix::new(IpAddr::from([10, 76, 0, 0]), 24).expect("a network"),
         same_secrets: false,
         cookies: scenario.links.cookies,
+        logged: scenario.links.logged,
     }
 }
 

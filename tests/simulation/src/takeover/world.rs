@@ -95,6 +95,7 @@ fn policy() -> Policy {
         destinations: Prefix::new(IpAddr::from([10, 76, 0, 0]), 24).expect("a network"),
         same_secrets: false,
         cookies: false,
+        logged: true,
     }
 }
 
