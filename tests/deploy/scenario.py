@@ -181,6 +181,11 @@ def remove_and_add(cluster, out):
     cluster.cspctl("drain pn-1")
     cluster.cspctl("drain pn-2", check=False)
     check(not cluster.nodes()["pn-2"]["draining"], "the last proxy node in service drains")
+    deadline = time.monotonic() + 10
+    while not (events := json.loads(cluster.cspctl("--output json events --kind node_drains --object node/pn-1"))["events"]):
+        check(time.monotonic() < deadline, "no event says that pn-1 drains")
+        time.sleep(0.5)
+    out.note(f"an event of {events[-1]['origin']}: {events[-1]['text']}")
     cluster.cspctl("resume pn-1")
 
 

@@ -17,7 +17,7 @@ pub(super) async fn check(context: &Context, file: &Path) -> Result<(), CliError
     let planned =
         Planned::parse_yaml(&text, &name).map_err(|error| CliError::BadPolicy(field_errors(&error)))?;
     let mut itself = Findings::of("policy");
-    itself.ok(format!("{name}: right, {}", contents(&dry_run(planned.policy()))));
+    itself.ok(format!("{name}: right, {}", contents(&dry_run(&planned, None))));
     for warning in planned.warnings() {
         itself.warning(warning, "it is allowed, and hardly meant", format!("${{EDITOR:-vi}} {name}"));
     }

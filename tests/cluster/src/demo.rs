@@ -243,7 +243,11 @@ fn summary(cluster: &Cluster, figures: &Figures) {
     for tier in Tier::ALL {
         println!("  {:<17} https://{}/metrics", tier.daemon(), tier.admin());
     }
-    println!("  operations page   https://{}/\n", Tier::MgmtNode.admin());
+    println!("  operations page   https://{}/", Tier::MgmtNode.admin());
+    if let Ok(events) = cluster.cspctl(&["events", "--limit", "1"]) {
+        println!("  latest event      {}", events.trim());
+    }
+    println!();
 }
 
 /// Prints a tier's largest counters.
