@@ -35,6 +35,7 @@ mod plugin_modules;
 mod plugins;
 mod policy;
 mod policy_check;
+mod policy_schema;
 mod quality;
 mod queries;
 mod rules;
@@ -94,6 +95,7 @@ pub fn main() -> u8 {
 async fn run(cli: Cli) -> Result<(), CliError> {
     match &cli.command {
         Command::Doctor(args) => return doctor::doctor(&cli, args).await,
+        Command::Policy(PolicyCommand::Schema) => return policy_schema::print(),
         Command::SupportBundle(args) => return support_bundle::bundle(&cli, args).await,
         _ => {}
     }
@@ -148,7 +150,8 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Login { role } => login::login(&context, role).await,
         Command::Drain(args) => drain::drain(&context, args).await,
         Command::Resume { node } => drain::resume(&context, &node).await,
-        Command::Doctor(_)
+        Command::Policy(PolicyCommand::Schema)
+        | Command::Doctor(_)
         | Command::SupportBundle(_)
         | Command::Key(_)
         | Command::ChannelKey { .. }

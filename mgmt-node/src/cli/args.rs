@@ -404,6 +404,9 @@ pub enum PolicyCommand {
         /// Policy file, YAML; `-` reads standard input
         file: PathBuf,
     },
+    /// Print the JSON Schema (2020-12) of policies, by which editors complete and check them
+    #[command(after_help = "Examples:\n  cspctl policy schema > policy.schema.json")]
+    Schema,
     /// List the generations and what became of them
     #[command(after_help = "Examples:\n  cspctl policy history\n  cspctl policy history -o json | jq '.[0]'")]
     History,
