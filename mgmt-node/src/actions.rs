@@ -211,12 +211,12 @@ async fn change(
     caller: &Caller,
     request: Request,
     next: Next,
-) -> Result<Response, Response> {
-    let change = Change::of(caller, &request).map_err(IntoResponse::into_response)?;
+) -> Result<Response, Refusal> {
+    let change = Change::of(caller, &request)?;
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, POLICY_LEN_MAX).await.map_err(|_| {
         let text = format!("the body is longer than {} MiB, or ended early", POLICY_LEN_MAX >> 20);
-        refuse(StatusCode::PAYLOAD_TOO_LARGE, text).into_response()
+        refuse(StatusCode::PAYLOAD_TOO_LARGE, text)
     })?;
     let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
     let digest = Sha256::new().chain_update(parts.method.as_str()).chain_update([0]).chain_update(target);
@@ -252,14 +252,14 @@ async fn change(
         tokio::spawn(async move { carry_out(&actions, &change, record, checked, request, next).await });
     running.await.map_err(|error| {
         let text = format!("the change has failed: {error}");
-        refuse(StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
+        refuse(StatusCode::INTERNAL_SERVER_ERROR, text)
     })
 }
 
 /// Looks at the key of a change. Returns the answer if it is known.
-fn begin(actions: &Actions, change: &Change, digest: [u8; 32]) -> Result<Option<Response>, Response> {
+fn begin(actions: &Actions, change: &Change, digest: [u8; 32]) -> Result<Option<Response>, Refusal> {
     let Some(key) = &change.key else { return Ok(None) };
-    let refused = |status, text: &str, code| Err(refuse(status, text).code(code).into_response());
+    let refused = |status, text: &str, code| Err(refuse(status, text).code(code));
     match actions.keys().begin(&change.who, key, digest, actions.start.elapsed()) {
         Known::First => Ok(None),
         Known::Answered(kept) => Ok(Some(again(kept))),

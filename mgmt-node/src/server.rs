@@ -82,7 +82,7 @@ pub fn router(
 }
 
 /// An answer that is not a success.
-pub(crate) struct Refusal(StatusCode, ErrorBody, Option<Duration>);
+pub(crate) struct Refusal(StatusCode, Box<ErrorBody>, Option<Duration>);
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
@@ -107,17 +107,14 @@ impl Refusal {
 
 /// Returns an answer with this status and text.
 pub(crate) fn refuse(status: StatusCode, error: impl Into<String>) -> Refusal {
-    Refusal(status, ErrorBody { error: error.into(), ..ErrorBody::default() }, None)
+    Refusal(status, Box::new(ErrorBody { error: error.into(), ..ErrorBody::default() }), None)
 }
 
 impl From<ConfigError> for Refusal {
     fn from(error: ConfigError) -> Self {
         let errors = policy_view::field_errors(&error);
-        Refusal(
-            StatusCode::BAD_REQUEST,
-            ErrorBody { error: error.to_string(), errors, ..ErrorBody::default() },
-            None,
-        )
+        let body = ErrorBody { error: error.to_string(), errors, ..ErrorBody::default() };
+        Refusal(StatusCode::BAD_REQUEST, Box::new(body), None)
     }
 }
 
@@ -273,7 +270,7 @@ fn leading(cluster: &Cluster) -> Result<Result<PolicyManager, LeaderView>, Refus
 fn nobody_leads() -> Refusal {
     let error = "no management node leads at this time: etcd is away or an election is under way; nothing was changed";
     let body = ErrorBody { error: error.to_owned(), ..ErrorBody::default() };
-    Refusal(StatusCode::SERVICE_UNAVAILABLE, body, Some(Duration::from_secs(1)))
+    Refusal(StatusCode::SERVICE_UNAVAILABLE, Box::new(body), Some(Duration::from_secs(1)))
 }
 
 /// 307: the same request must go to the leader.

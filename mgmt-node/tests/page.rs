@@ -316,7 +316,7 @@ fn the_page_reads_only_fields_that_the_answers_have() {
     fields(&serde_json::to_value(overview()).expect("JSON"), &mut known);
     fields(&serde_json::to_value(subscriptions()).expect("JSON"), &mut known);
     // What base.js keeps of the page itself.
-    let others = ["session", "opened", "has", "find", "offset", "view", "refused"];
+    let others = ["session", "opened", "has", "find", "offset", "view", "refused", "of", "sort", "values"];
     let expected =
         ["connections_total", "unreachable", "per_second", "silent_ms", "prefixes", "held_total", "troubled"];
     check(include_str!("../web/app.js"), &known, &others, &expected);
@@ -376,11 +376,11 @@ fn the_parts_of_the_page_read_only_fields_that_the_answers_have() {
         "x", "y", "top", "gap", "between", "place", "columns", "left", "hits", "key", "code", "leader",
         "errors", "note", "status", "cursor",
     ];
-    let others: Vec<&str> = of_page.into_iter().chain(browser).chain(own).collect();
+    let more = ["assign", "contains", "findIndex", "points", "stringify", "unshift", "loaded", "info"];
+    let others: Vec<&str> = of_page.into_iter().chain(browser).chain(own).chain(more).collect();
     for (script, expected) in [
         (include_str!("../web/base.js"), &["role"][..]),
         (include_str!("../web/charts.js"), &["figures", "interval_ms", "objects"]),
-        (include_str!("../web/drops.js"), &[]),
         (include_str!("../web/topology.js"), &["links", "proxy", "up", "provider"]),
         (include_str!("../web/events.js"), &["events", "missed", "time_ms", "severity", "origin"]),
         (include_str!("../web/act.js"), &["revision", "phase", "generation", "allowed"]),
