@@ -221,14 +221,16 @@ async fn change(
     let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
     let digest = Sha256::new().chain_update(parts.method.as_str()).chain_update([0]).chain_update(target);
     let digest = digest.chain_update([0]).chain_update(&body).finalize().into();
-    if let Some(again) = begin(actions, &change, digest)? {
-        return Ok(again);
-    }
     let active = match &change.expected {
         // What was last read may be half a second old.
         Some(_) => cluster.policy.latest().await.active.map_or(0, |record| record.generation),
         None => cluster.policy.known().active.map_or(0, |record| record.generation),
     };
+    // From here on nothing waits before the task that ends the key: a caller that hangs up leaves none
+    // behind.
+    if let Some(again) = begin(actions, &change, digest)? {
+        return Ok(again);
+    }
     let from = parts.extensions.get::<RemoteAddress>().map(|from| from.0.to_string()).unwrap_or_default();
     let record = AuditRecord {
         time_ms: now_unix_ms(),

@@ -33,7 +33,9 @@ pub struct Answers(Arc<BTreeMap<&'static str, Mutex<Option<Kept>>>>);
 
 #[derive(Clone, Debug)]
 struct Kept {
+    /// When its nodes were asked, and when they had answered.
     at: Instant,
+    done: Instant,
     kind: HeaderValue,
     body: Bytes,
 }
@@ -53,8 +55,11 @@ pub async fn shared(State(answers): State<Answers>, request: Request, next: Next
     let (Some(place), Some(age)) = (place, max_age(request.headers())) else {
         return next.run(request).await;
     };
+    let asked = Instant::now();
     let mut place = place.lock().await;
-    if let Some(kept) = place.as_ref().filter(|kept| kept.at.elapsed() < age.min(AGE_MAX)) {
+    // What others were given while this one waited is new enough, however long a node took that is dead.
+    let is_new = |kept: &&Kept| kept.done >= asked || kept.at.elapsed() < age.min(AGE_MAX);
+    if let Some(kept) = place.as_ref().filter(is_new) {
         return ([(header::CONTENT_TYPE, kept.kind.clone())], kept.body.clone()).into_response();
     }
     let (at, response) = (Instant::now(), next.run(request).await);
@@ -63,7 +68,7 @@ pub async fn shared(State(answers): State<Answers>, request: Request, next: Next
     let (parts, body) = response.into_parts();
     match axum::body::to_bytes(body, LEN_MAX).await {
         Ok(body) => {
-            *place = Some(Kept { at, kind, body: body.clone() });
+            *place = Some(Kept { at, done: Instant::now(), kind, body: body.clone() });
             Response::from_parts(parts, Body::from(body))
         }
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),

@@ -59,9 +59,11 @@ pub(crate) struct Counts {
 impl Shared {
     /// Returns the name of the subscriber with this key, if the policy in force has one.
     pub(crate) fn name_of(&self, key: &[u8; 32]) -> Option<String> {
-        let active = self.policy.known().active?;
-        let of = |subscriber: &&csp_policy::EventSubscriber| subscriber.key.0 == *key;
-        active.policy.event_subscribers.iter().find(of).map(|subscriber| subscriber.name.clone())
+        self.policy.look(|state| {
+            let of = |subscriber: &&csp_policy::EventSubscriber| subscriber.key.0 == *key;
+            let listed = &state.active.as_ref()?.policy.event_subscribers;
+            listed.iter().find(of).map(|subscriber| subscriber.name.clone())
+        })
     }
 }
 

@@ -11,5 +11,5 @@ mod hub;
 mod routes;
 
 pub use announce::announce;
-pub use hub::Hub;
+pub use hub::{Hub, Pusher};
 pub use routes::{Reader, routes};

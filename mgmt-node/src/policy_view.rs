@@ -68,6 +68,11 @@ impl PolicyReader {
         self.state.borrow().clone()
     }
 
+    /// Returns what `look` finds in what is known.
+    pub fn look<T>(&self, look: impl FnOnce(&PolicyState) -> T) -> T {
+        look(&self.state.borrow())
+    }
+
     /// The state in etcd now, or the state last known while etcd is away.
     pub async fn latest(&self) -> PolicyState {
         // An etcd that does not answer is waited for in `follow`, not in every question.

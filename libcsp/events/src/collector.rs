@@ -8,17 +8,20 @@ use csp_api::events::{Event, FIELDS_LEN_MAX, Page, Push, Severity};
 
 use crate::cursor::{Cursor, Stream};
 
-/// Events that are kept.
+/// Events that are kept, of all origins and of one incarnation of a node.
 const KEPT_MAX: usize = 65_536;
+const KEPT_OF_STREAM_MAX: usize = 8192;
 /// Room for them, in bytes: what they take at most by [`size`].
 const KEPT_LEN_MAX: usize = 64 << 20;
-/// Incarnations of nodes that are known. The one that was silent for longest gives way to another.
-const STREAMS_MAX: usize = 8192;
-/// Streams that a cursor names, so that it fits into a request: those that had an event last.
-const CURSOR_STREAMS_MAX: usize = 512;
+/// Incarnations of nodes that are known, in all and of one node. The one that was silent for longest gives
+/// way to another. A cursor names them all.
+const STREAMS_MAX: usize = 512;
+const STREAMS_OF_ORIGIN_MAX: usize = 2;
+/// Incarnations and sequence numbers are below this, so that every JSON parser keeps them exact.
+const NUMBER_END: u64 = 1 << 53;
 
 /// What is known of a stream.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Known {
     /// Its last event that arrived.
     last: u64,
@@ -26,6 +29,8 @@ struct Known {
     gone: u64,
     /// Pushes until the last one of it.
     heard: u64,
+    /// Its events that are kept, by number of arrival.
+    kept: VecDeque<u64>,
 }
 
 /// What a reader wants.
@@ -59,13 +64,30 @@ pub struct Admitted {
     pub lost: u64,
 }
 
+/// What was read.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Read {
+    /// Events, in the order in which they arrived.
+    pub events: Vec<Event>,
+    /// Where to read on.
+    pub cursor: Cursor,
+    /// Events after the given cursor that are no longer kept.
+    pub missed: u64,
+}
+
+impl From<Read> for Page {
+    fn from(read: Read) -> Page {
+        Page { events: read.events, cursor: read.cursor.to_string(), missed: read.missed }
+    }
+}
+
 /// The last events of all nodes, in the order in which they arrived.
 #[derive(Clone, Debug)]
 pub struct Collector {
     instance: u64,
-    /// Arrivals that are no longer kept.
-    gone: u64,
-    kept: VecDeque<Arc<Event>>,
+    /// Number of the next arrival.
+    arrivals: u64,
+    kept: BTreeMap<u64, Arc<Event>>,
     len: usize,
     streams: BTreeMap<Stream, Known>,
     pushes: u64,
@@ -74,21 +96,22 @@ pub struct Collector {
 impl Collector {
     /// Returns an empty collector; `instance` is a number that no other one has.
     pub fn new(instance: u64) -> Collector {
-        Collector { instance, gone: 0, kept: VecDeque::new(), len: 0, streams: BTreeMap::new(), pushes: 0 }
+        let (kept, streams) = (BTreeMap::new(), BTreeMap::new());
+        Collector { instance, arrivals: 0, kept, len: 0, streams, pushes: 0 }
     }
 
     /// Takes over what is new of a push, up to the first event that is not the next one, or not of the push's
     /// origin, or too long: none of that comes from an honest node.
     pub fn admit(&mut self, push: Push) -> Admitted {
         self.pushes += 1;
-        let stream = (push.origin.clone(), push.incarnation);
-        if !self.streams.contains_key(&stream) && self.streams.len() >= STREAMS_MAX {
-            let silent = self.streams.iter().min_by_key(|(_, known)| known.heard);
-            if let Some(silent) = silent.map(|(stream, _)| stream.clone()) {
-                self.streams.remove(&silent);
-            }
+        if push.incarnation >= NUMBER_END || push.first >= NUMBER_END {
+            return Admitted::default();
         }
-        let known = self.streams.entry(stream).or_default();
+        let stream = (push.origin.clone(), push.incarnation);
+        if !self.streams.contains_key(&stream) {
+            self.make_room(&push.origin);
+        }
+        let known = self.streams.entry(stream.clone()).or_default();
         known.heard = self.pushes;
         let mut admitted = Admitted::default();
         let missing = push.first.saturating_sub(1).saturating_sub(known.last);
@@ -99,7 +122,7 @@ impl Collector {
             if event.sequence <= known.last {
                 continue;
             }
-            let is_next = Some(event.sequence) == known.last.checked_add(1);
+            let is_next = event.sequence == known.last + 1 && event.sequence < NUMBER_END;
             let is_own = event.origin == push.origin && event.incarnation == push.incarnation;
             if !is_next || !is_own || fields_len(&event) > FIELDS_LEN_MAX {
                 break;
@@ -109,27 +132,60 @@ impl Collector {
         }
         admitted.known = known.last;
         for event in &admitted.new {
-            self.keep(event.clone());
+            self.keep(&stream, event.clone());
         }
         admitted
     }
 
-    fn keep(&mut self, event: Arc<Event>) {
-        self.len += size(&event);
-        self.kept.push_back(event);
-        while self.kept.len() > KEPT_MAX || self.len > KEPT_LEN_MAX {
-            let Some(old) = self.kept.pop_front() else { break };
-            self.len -= size(&old);
-            self.gone += 1;
-            if let Some(known) = self.streams.get_mut(&(old.origin.clone(), old.incarnation)) {
-                known.gone = known.gone.max(old.sequence);
-            }
+    /// Gives up a stream, if there is no room for another one of this origin.
+    fn make_room(&mut self, origin: &Text) {
+        let of_origin = |stream: &Stream| stream.0 == *origin;
+        let count = self.streams.keys().filter(|stream| of_origin(stream)).count();
+        let crowded = count >= STREAMS_OF_ORIGIN_MAX;
+        if !crowded && self.streams.len() < STREAMS_MAX {
+            return;
         }
+        let may_go = self.streams.iter().filter(|(stream, _)| !crowded || of_origin(stream));
+        let silent = may_go.min_by_key(|(_, known)| known.heard).map(|(stream, _)| stream.clone());
+        if let Some(known) = silent.and_then(|stream| self.streams.remove(&stream)) {
+            known.kept.into_iter().for_each(|arrival| self.forget(arrival));
+        }
+    }
+
+    fn forget(&mut self, arrival: u64) {
+        if let Some(event) = self.kept.remove(&arrival) {
+            self.len -= size(&event);
+        }
+    }
+
+    fn keep(&mut self, stream: &Stream, event: Arc<Event>) {
+        self.len += size(&event);
+        let arrival = self.arrivals;
+        self.kept.insert(arrival, event);
+        self.arrivals += 1;
+        let Some(known) = self.streams.get_mut(stream) else { return };
+        known.kept.push_back(arrival);
+        if known.kept.len() > KEPT_OF_STREAM_MAX {
+            self.give_up_oldest(stream.clone());
+        }
+        while self.kept.len() > KEPT_MAX || self.len > KEPT_LEN_MAX {
+            let Some((_, oldest)) = self.kept.first_key_value() else { break };
+            self.give_up_oldest((oldest.origin.clone(), oldest.incarnation));
+        }
+    }
+
+    /// Gives up the oldest event of a stream.
+    fn give_up_oldest(&mut self, stream: Stream) {
+        let Some(known) = self.streams.get_mut(&stream) else { return };
+        let Some(arrival) = known.kept.pop_front() else { return };
+        let sequence = self.kept.get(&arrival).map_or(0, |event| event.sequence);
+        known.gone = known.gone.max(sequence);
+        self.forget(arrival);
     }
 
     /// Returns the number of events that have arrived.
     pub fn arrivals(&self) -> u64 {
-        self.gone + self.kept.len() as u64
+        self.arrivals
     }
 
     /// Returns the last event of a stream that is here; 0: none.
@@ -138,41 +194,43 @@ impl Collector {
     }
 
     /// Returns at most `most` events after `cursor` that match.
-    pub fn read(&self, cursor: &Cursor, filter: &Filter, most: usize) -> Page {
+    pub fn read(&self, cursor: &Cursor, filter: &Filter, most: usize) -> Read {
         let mut at = cursor.clone();
-        let of_own = cursor.instance == self.instance && cursor.arrivals <= self.arrivals();
-        let skipped = if of_own { cursor.arrivals.saturating_sub(self.gone) as usize } else { 0 };
-        let (mut events, mut arrivals) = (Vec::new(), self.gone + skipped as u64);
-        let mut full = false;
-        for event in self.kept.iter().skip(skipped) {
-            let stream = (event.origin.clone(), event.incarnation);
-            let seen = at.seen.entry(stream).or_default();
+        let of_own = cursor.instance == self.instance && cursor.arrivals <= self.arrivals;
+        let mut arrivals = if of_own { cursor.arrivals } else { 0 };
+        let (mut events, mut is_full) = (Vec::new(), false);
+        for (arrival, event) in self.kept.range(arrivals..) {
+            let seen = at.seen.entry((event.origin.clone(), event.incarnation)).or_default();
             if event.sequence > *seen {
                 if filter.matches(event) {
-                    full = events.len() >= most;
-                    if full {
+                    is_full = events.len() >= most;
+                    if is_full {
                         break;
                     }
                     events.push(Event::clone(event));
                 }
                 *seen = event.sequence;
             }
-            arrivals += 1;
+            arrivals = arrival + 1;
         }
         let missed = self.missed(cursor);
-        (at.instance, at.arrivals) = (self.instance, arrivals);
-        self.shorten(&mut at, full);
-        Page { events, cursor: at.to_string(), missed }
+        (at.instance, at.arrivals) = (self.instance, if is_full { arrivals } else { self.arrivals });
+        for (stream, known) in &self.streams {
+            let seen = at.seen.entry(stream.clone()).or_default();
+            // What is gone was reported; without a limit all was looked at.
+            *seen = (*seen).max(if is_full { known.gone } else { known.last });
+        }
+        self.shorten(&mut at);
+        Read { events, cursor: at, missed }
     }
 
     /// Returns the latest events that match, at most `most`, and a cursor behind the latest of all.
-    pub fn latest(&self, filter: &Filter, most: usize) -> Page {
-        let matching = self.kept.iter().rev().filter(|event| filter.matches(event));
+    pub fn latest(&self, filter: &Filter, most: usize) -> Read {
+        let matching = self.kept.values().rev().filter(|event| filter.matches(event));
         let mut events: Vec<Event> = matching.take(most).map(|event| Event::clone(event)).collect();
         events.reverse();
-        let mut at = Cursor { instance: self.instance, arrivals: self.arrivals(), ..Cursor::default() };
-        self.shorten(&mut at, false);
-        Page { events, cursor: at.to_string(), missed: 0 }
+        let seen = self.streams.iter().map(|(stream, known)| (stream.clone(), known.last)).collect();
+        Read { events, cursor: Cursor { instance: self.instance, arrivals: self.arrivals, seen }, missed: 0 }
     }
 
     /// Returns how many events after `cursor` are no longer kept.
@@ -181,29 +239,18 @@ impl Collector {
             let seen = cursor.seen.get(stream).copied().unwrap_or(0);
             known.gone.saturating_sub(seen)
         };
-        self.streams.iter().map(of).sum()
+        self.streams.iter().map(of).fold(0, u64::saturating_add)
     }
 
-    /// Brings a cursor to what it must name: of streams that it has passed, all that is known; of the rest
-    /// those that are named already.
-    fn shorten(&self, at: &mut Cursor, full: bool) {
-        if !full {
-            at.seen = self.streams.iter().map(|(stream, known)| (stream.clone(), known.last)).collect();
-        } else {
-            // What is gone was reported.
-            for (stream, known) in &self.streams {
-                let seen = at.seen.entry(stream.clone()).or_default();
-                *seen = (*seen).max(known.gone);
-            }
-            at.seen.retain(|stream, _| self.streams.contains_key(stream));
-        }
-        if at.seen.len() > CURSOR_STREAMS_MAX {
-            let heard = |stream: &Stream| self.streams.get(stream).map_or(0, |known| known.heard);
-            let mut by_age: Vec<u64> = at.seen.keys().map(heard).collect();
-            by_age.sort_unstable();
-            let least = by_age[by_age.len() - CURSOR_STREAMS_MAX];
-            at.seen.retain(|stream, _| heard(stream) >= least);
-        }
+    /// Leaves out of a cursor what is not known here, once it names too many: another management node may
+    /// know it, or this one again when it has been pushed.
+    fn shorten(&self, at: &mut Cursor) {
+        let mut excess = at.seen.len().saturating_sub(STREAMS_MAX);
+        at.seen.retain(|stream, _| {
+            let goes = excess > 0 && !self.streams.contains_key(stream);
+            excess -= usize::from(goes);
+            !goes
+        });
     }
 }
 

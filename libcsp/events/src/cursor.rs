@@ -10,7 +10,7 @@ use std::str::FromStr;
 use csp_api::Text;
 
 /// Longest cursor that is read, in bytes.
-pub const CURSOR_LEN_MAX: usize = 32 << 10;
+pub const CURSOR_LEN_MAX: usize = 60 << 10;
 /// Version of the text.
 const VERSION: &str = "1";
 

@@ -25,7 +25,7 @@ mod collector;
 mod cursor;
 mod journal;
 
-pub use collector::{Admitted, Collector, Filter};
+pub use collector::{Admitted, Collector, Filter, Read};
 pub use cursor::{CURSOR_LEN_MAX, Cursor};
 pub use journal::Journal;
 

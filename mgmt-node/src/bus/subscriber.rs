@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use csp_api::events::{EVENTS_MAX, Event};
+use csp_api::events::Event;
 use csp_daemon::clock;
 use csp_events::{Cursor, Filter};
 use csp_types::CurvePublicKey;
@@ -15,6 +15,7 @@ use csp_zmtp::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use super::Shared;
 
@@ -24,6 +25,9 @@ const TOPICS_MAX: usize = 256;
 const READ_LEN: usize = 4096;
 /// Longest time between two looks at deadlines, and at whether the policy still names the key.
 const LOOK: Duration = Duration::from_secs(1);
+/// Events that are read at once, and bytes that are written at once.
+const EVENTS_AT_ONCE: usize = 50;
+const WRITE_LEN: usize = 16 << 10;
 /// Time for a write: a subscriber that reads nothing for so long is disconnected.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -56,6 +60,8 @@ pub(super) struct Subscriber {
     key: Option<[u8; 32]>,
     /// Where it has read to; `None` before the handshake is complete.
     cursor: Option<Cursor>,
+    /// When the policy was looked at for its key.
+    looked: Instant,
 }
 
 impl Subscriber {
@@ -80,6 +86,7 @@ impl Subscriber {
             topics: Vec::new(),
             key: None,
             cursor: None,
+            looked: Instant::now(),
         }
     }
 
@@ -108,7 +115,7 @@ impl Subscriber {
             let (filter, has_topics) = (Filter::default(), !self.topics.is_empty());
             let next = async {
                 match cursor {
-                    Some(cursor) if has_topics => hub.after(&cursor, &filter, EVENTS_MAX, LOOK).await,
+                    Some(cursor) if has_topics => hub.after(&cursor, &filter, EVENTS_AT_ONCE, LOOK).await,
                     _ => std::future::pending().await,
                 }
             };
@@ -120,10 +127,10 @@ impl Subscriber {
                         self.receive()?;
                     }
                 },
-                page = next => {
-                    self.shared.counts.missed.fetch_add(page.missed, Ordering::Relaxed);
-                    self.send(&page.events).await?;
-                    self.cursor = page.cursor.parse().ok();
+                read = next => {
+                    self.shared.counts.missed.fetch_add(read.missed, Ordering::Relaxed);
+                    self.cursor = Some(read.cursor);
+                    self.send(&read.events).await?;
                 }
                 () = tokio::time::sleep(LOOK) => {}
             }
@@ -138,6 +145,10 @@ impl Subscriber {
             let done = self.connection.on_timeout(now, &mut self.counters);
             done.map_err(|error| End::Protocol(error.to_string()))?;
         }
+        if self.looked.elapsed() < LOOK {
+            return Ok(());
+        }
+        self.looked = Instant::now();
         match &self.key {
             Some(key) if self.shared.name_of(key).is_none() => Err(End::Denied),
             _ => Ok(()),
@@ -205,8 +216,7 @@ impl Subscriber {
     fn ready(&mut self) {
         if self.cursor.is_none() {
             self.shared.counts.subscribers.fetch_add(1, Ordering::Relaxed);
-            let page = self.shared.hub.latest(&Filter::default(), 0);
-            self.cursor = Some(page.cursor.parse().unwrap_or_default());
+            self.cursor = Some(self.shared.hub.latest(&Filter::default(), 0).cursor);
         }
     }
 
@@ -250,8 +260,11 @@ impl Subscriber {
     }
 
     async fn write(&mut self, bytes: &[u8]) -> Result<(), End> {
-        let written = tokio::time::timeout(WRITE_TIMEOUT, self.stream.write_all(bytes)).await;
-        written.map_err(|_| End::Stuck)?.map_err(|_| End::Closed)
+        for part in bytes.chunks(WRITE_LEN) {
+            let written = tokio::time::timeout(WRITE_TIMEOUT, self.stream.write_all(part)).await;
+            written.map_err(|_| End::Stuck)?.map_err(|_| End::Closed)?;
+        }
+        Ok(())
     }
 }
 

@@ -4,6 +4,35 @@ use clap::{Command, CommandFactory};
 
 use super::args::Cli;
 
+/// What stands below the options of `cspctl --help`.
+pub(super) const AFTER_HELP: &str = "\
+Examples:
+  cspctl nodes                              members of the cluster and how they are
+  cspctl policy apply demo.yaml             check, publish and activate a policy
+  cspctl flow trace --last                  draw the latest flow across all tiers
+  CSP_SERVER=https://10.77.0.4:9104 cspctl services --output json
+
+Exit codes:
+   0  done
+   1  failed: refused by a node, timed out, not found; `policy diff`: the policies differ
+   2  `doctor`: there are errors (1: warnings)
+  64  the command line is wrong
+  65  the policy file is wrong; all mistakes are listed, each as FILE:LINE:COLUMN; the CA folder is damaged
+  66  a file cannot be read
+  69  the server does not answer, or has no etcd or leader at this time
+  70  the server answered with something cspctl does not understand
+  73  a file cannot be written
+  75  not now: another cspctl works on the CA folder, or the node is the last proxy node in service
+
+Environment:
+  CSP_SERVER   management node's URL when --server is not given
+  CSP_PKI      CA folder when --dir is not given
+  CSP_IDENTITY folder of your certificate when --identity is not given
+  NO_COLOR     no colours, also on a terminal
+  COLUMNS      width of drawings (default: the terminal's, else 100)
+
+Results go to standard output, progress and errors to standard error.";
+
 /// How a command ends, where its own help says nothing else.
 const EXIT_CODES: &str =
     "Exit codes: 0 done; 1 failed; 64 the command line is wrong; 65 to 75: `cspctl --help`";

@@ -9,11 +9,11 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use csp_api::events::{EVENTS_MAX, Page, Push, Pushed, Severity};
 use csp_events::{Cursor, Filter};
-use csp_identity::{Access, Caller};
+use csp_identity::{Access, Caller, IdentityRole};
 use csp_telemetry::require;
 use serde::Deserialize;
 
-use super::Hub;
+use super::{Hub, Pusher};
 use crate::limits::WAIT_S_MAX;
 use crate::server::{Refusal, refuse};
 
@@ -36,23 +36,28 @@ async fn push(
     Extension(caller): Extension<Caller>,
     Json(push): Json<Push>,
 ) -> Result<Json<Pushed>, Refusal> {
-    let is_origin = match &caller {
-        Caller::Local => true,
+    let by = match &caller {
+        Caller::Local => Some(Pusher::Management),
         Caller::Peer(peer) => {
             let identity = peer.identity;
-            identity.role.node().is_some() && push.origin == *identity.id.to_string().as_str()
+            let is_origin = push.origin == *identity.id.to_string().as_str();
+            match identity.role {
+                IdentityRole::MgmtNode => Some(Pusher::Management),
+                role => role.node().map(|_| Pusher::Node),
+            }
+            .filter(|_| is_origin)
         }
-        Caller::Anonymous | Caller::Session { .. } => false,
+        Caller::Anonymous | Caller::Session { .. } => None,
     };
-    if !is_origin {
+    let Some(by) = by else {
         let text = format!("only {} itself may push its events, by its certificate", push.origin);
         return Err(refuse(StatusCode::FORBIDDEN, text));
-    }
+    };
     if push.events.len() > EVENTS_MAX {
         let text = format!("{} events at once; allowed are {EVENTS_MAX}", push.events.len());
         return Err(refuse(StatusCode::UNPROCESSABLE_ENTITY, text));
     }
-    Ok(Json(Pushed { known: hub.admit(push) }))
+    Ok(Json(Pushed { known: hub.admit(push, by) }))
 }
 
 /// Query of `GET /api/v1/events`.
@@ -97,10 +102,10 @@ async fn read(
     require(&caller, Access::Viewer).map_err(|refused| refuse(refused.status, refused.error))?;
     let filter = reader.filter()?;
     let most = reader.limit.unwrap_or(LIMIT).clamp(1, EVENTS_MAX);
-    let Some(since) = &reader.since else { return Ok(Json(hub.latest(&filter, most))) };
+    let Some(since) = &reader.since else { return Ok(Json(hub.latest(&filter, most).into())) };
     let cursor: Cursor = since
         .parse()
         .map_err(|error| refuse(StatusCode::UNPROCESSABLE_ENTITY, format!("since={since:.40}: {error}")))?;
     let wait = Duration::from_secs(reader.wait_s.unwrap_or(0).min(WAIT_S_MAX));
-    Ok(Json(hub.after(&cursor, &filter, most, wait).await))
+    Ok(Json(hub.after(&cursor, &filter, most, wait).await.into()))
 }

@@ -227,10 +227,11 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// only the budget for the queued bytes.
     pub(super) fn application_closed(&mut self, label: FlowLabel) {
         self.cx.record(label, TraceKind::CloseReceived, 0);
-        self.cx.recorder.log.ends(label, End::ClosedByServer);
         if self.is_cut_off(label, Towards::Client) {
+            self.cx.recorder.log.ends(label, End::Protocol);
             return self.abandon(label);
         }
+        self.cx.recorder.log.ends(label, End::ClosedByServer);
         let cx = &mut self.cx;
         if cx.flows.get(label).is_some_and(|flow| flow.stage == Stage::Local) {
             self.local.gone(cx.now, label);

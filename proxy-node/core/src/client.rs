@@ -90,6 +90,14 @@ impl<O> Context<'_, O> {
             }
             Event::Closed => ClientEvent::Closed,
             Event::Reset => ClientEvent::Reset,
+            Event::Broken(why) | Event::Failed(why) if why == FailReason::DataAfterClose => {
+                // The server has closed, and what the client sent was not read: the client did nothing wrong.
+                self.recorder.log.ends(label, End::ServerReset);
+                match event {
+                    Event::Broken(_) => ClientEvent::Broken(code(why)),
+                    _ => ClientEvent::Failed(code(why)),
+                }
+            }
             Event::Broken(why) => ClientEvent::Broken(code(why)),
             Event::Failed(why) => ClientEvent::Failed(code(why)),
         };

@@ -53,9 +53,11 @@ pub enum End {
     Stalled,
     /// Its client moved nothing for long after the server had finished.
     HalfClosed,
+    /// There was no memory for it.
+    NoMemory,
     /// One end broke a protocol.
     Protocol,
-    /// The proxy ended it for another reason: its service is gone, or memory ran out.
+    /// The proxy ended it for another reason, such as that its service is gone.
     Proxy,
 }
 
@@ -77,6 +79,7 @@ impl End {
             End::Idle => "idle",
             End::Stalled => "stalled",
             End::HalfClosed => "half_closed",
+            End::NoMemory => "no_memory",
             End::Protocol => "protocol",
             End::Proxy => "proxy",
         }
@@ -99,6 +102,7 @@ impl End {
             End::Idle => "PI",
             End::Stalled => "PM",
             End::HalfClosed => "PC",
+            End::NoMemory => "PR",
             End::Protocol => "PX",
             End::Proxy => "PP",
         }
@@ -193,12 +197,22 @@ struct Progress {
     end: Option<End>,
 }
 
+/// A service.
+#[derive(Clone, Debug)]
+struct Sampled {
+    name: Arc<str>,
+    /// Of so many connections that end well one is recorded.
+    sample: u32,
+    /// Those that have ended well.
+    well: u64,
+}
+
 /// The log of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionLog {
     first_index: usize,
-    /// By number of the service: its name, and of how many connections that end well one is recorded.
-    services: HashMap<u32, (Arc<str>, u32)>,
+    /// By number of the service.
+    services: HashMap<u32, Sampled>,
     /// Empty: off.
     progress: Box<[Progress]>,
     ended: Vec<EndedConnection>,
@@ -211,22 +225,23 @@ impl ConnectionLog {
         if !self.is_on() {
             self.first_index = first_index;
             self.progress = vec![Progress::of(FlowLabel::NONE, 0); connections].into_boxed_slice();
-            self.ended = Vec::with_capacity(WAITING_MAX);
+            self.ended.reserve(WAITING_MAX);
         }
     }
 
     /// Sets a service's name, and of how many connections that end well one is recorded.
     pub(crate) fn set_service(&mut self, number: u32, name: &str, sample: u32) {
-        let (known, of) = self.services.entry(number).or_insert_with(|| (name.into(), sample));
-        if **known != *name {
-            *known = name.into();
+        let known = self.services.entry(number);
+        let known = known.or_insert_with(|| Sampled { name: name.into(), sample, well: 0 });
+        if *known.name != *name {
+            known.name = name.into();
         }
-        *of = sample;
+        known.sample = sample;
     }
 
-    /// Ends; what waits is given up.
+    /// Ends; what waits can still be taken.
     pub(crate) fn stop(&mut self) {
-        (self.progress, self.ended) = (Box::default(), Vec::new());
+        self.progress = Box::default();
     }
 
     #[inline]
@@ -294,21 +309,18 @@ impl ConnectionLog {
         let Progress { handshake_us, process, opened, first_byte, .. } = *progress;
         let end = progress.end.unwrap_or(End::Proxy);
         progress.label = FlowLabel::NONE;
-        let Some((service, sample)) = self.services.get(&flow.service) else { return };
-        let sample = *sample;
-        // Numbers of arrival count the worker's connections.
-        let is_sampled = sample > 0 && flow.arrived.is_multiple_of(u64::from(sample));
-        if end.is_well() && !is_sampled {
-            return;
+        let Some(service) = self.services.get_mut(&flow.service) else { return };
+        if end.is_well() {
+            service.well += 1;
+            if service.sample == 0 || !(service.well - 1).is_multiple_of(service.sample.into()) {
+                return;
+            }
         }
-        if self.ended.len() >= WAITING_MAX {
-            self.lost += 1;
-            return;
-        }
-        self.ended.push(EndedConnection {
+        let service = Arc::clone(&service.name);
+        self.push(EndedConnection {
             label: flow.label,
             tuple: flow.tuple,
-            service: Arc::clone(service),
+            service,
             server,
             process,
             bytes: (flow.bytes_to_app, flow.bytes_from_app),
@@ -320,6 +332,42 @@ impl ConnectionLog {
             figures,
             end,
         });
+    }
+
+    /// Records a connection that ended before it was a flow.
+    pub(crate) fn refused(
+        &mut self,
+        now: Instant,
+        (label, tuple, service): (FlowLabel, FourTuple, u32),
+        end: End,
+    ) {
+        if !self.is_on() {
+            return;
+        }
+        let known = self.services.get(&service);
+        let service = known.map_or_else(|| Arc::from("(removed)"), |service| Arc::clone(&service.name));
+        self.push(EndedConnection {
+            label,
+            tuple,
+            service,
+            server: None,
+            process: ProcessName::default(),
+            bytes: (0, 0),
+            handshake_us: 0,
+            began: now,
+            opened: None,
+            first_byte: None,
+            ended: now,
+            figures: Figures::default(),
+            end,
+        });
+    }
+
+    fn push(&mut self, record: EndedConnection) {
+        match self.ended.len() < WAITING_MAX {
+            true => self.ended.push(record),
+            false => self.lost += 1,
+        }
     }
 
     /// Returns whether records wait.

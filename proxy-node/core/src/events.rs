@@ -45,11 +45,13 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         if self.dispatcher.service(service).is_none() {
             // The policy removed the service during the handshake, and it has no other connections.
             self.cx.recorder.counters.drop_no_server += 1;
+            self.cx.recorder.log.refused(now, (label, tuple, service), End::Proxy);
             self.cx.abort_client(label);
             return;
         }
         let Some(window) = self.reserve_window() else {
             self.cx.recorder.counters.drop_no_budget += 1;
+            self.cx.recorder.log.refused(now, (label, tuple, service), End::NoMemory);
             self.cx.abort_client(label);
             return;
         };

@@ -9,6 +9,7 @@ use csp_types::{Duration, FlowLabel, FourTuple, Instant};
 use csp_wire::proxy_protocol::{self, ACCEPTED_MAX, Parsed};
 
 use super::ProxyOutput;
+use super::connection_log::End;
 use super::context::Turn;
 use super::service::local::LocalServices;
 
@@ -123,6 +124,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                 if let Some(flow) = self.cx.flows.get_mut(label) {
                     flow.client_finished |= finished;
                 }
+                if finished {
+                    self.cx.recorder.log.ends(label, End::ClosedByClient);
+                }
             }
         }
     }
@@ -142,6 +146,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     }
 
     fn refuse_header(&mut self, label: FlowLabel) {
+        if let Some(Waiting { service, tuple, .. }) = self.prefaces.waiting.get(&label).copied() {
+            self.cx.recorder.log.refused(self.cx.now, (label, tuple, service), End::Protocol);
+        }
         self.prefaces.forget(label);
         self.cx.recorder.counters.proxy_headers_refused += 1;
         self.cx.abort_client(label);

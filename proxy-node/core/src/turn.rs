@@ -65,7 +65,10 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             }
             match step {
                 Step::Reset => self.reset_both(label),
-                Step::Finish => self.shutdown_client(label),
+                Step::Finish => {
+                    self.cx.recorder.log.ends(label, End::ClosedByServer);
+                    self.shutdown_client(label);
+                }
                 Step::Close => self.application_closed(label),
                 Step::Idle | Step::Moved => {}
             }

@@ -12,10 +12,11 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use csp_daemon::background::thread_time;
 use csp_daemon::{DaemonError, clock};
 use csp_telemetry::{MetricSource, MetricWriter};
@@ -70,10 +71,18 @@ struct Counts {
     reopen: AtomicBool,
 }
 
+/// What the writer gets.
+enum Job {
+    Write(List),
+    /// Nothing follows.
+    End,
+}
+
 /// A worker's way to the writer. Clones share it.
 #[derive(Clone)]
 pub struct ConnectionLog {
-    lists: Sender<List>,
+    lists: Sender<Job>,
+    writer: Arc<Mutex<Option<JoinHandle<()>>>>,
     spare: Receiver<Vec<EndedConnection>>,
     counts: Arc<Counts>,
 }
@@ -91,19 +100,20 @@ impl ConnectionLog {
             let words = format!("connection_log.file: {}: {error}", section.file.display());
             DaemonError::System(io::Error::new(error.kind(), words))
         })?;
-        let (lists, filled) = bounded::<List>(LISTS_MAX);
+        let (lists, filled) = bounded::<Job>(LISTS_MAX);
         let (emptied, spare) = bounded(LISTS_MAX);
         let counts = Arc::new(Counts::default());
         let (of_thread, format, path) = (counts.clone(), section.format, section.file.clone());
-        std::thread::Builder::new().name("connection-log".to_owned()).spawn(move || {
-            let mut writer = Writer { node, format, path, output: Some(output), counts: of_thread };
-            while let Ok(mut list) = filled.recv() {
+        let thread = std::thread::Builder::new().name("connection-log".to_owned()).spawn(move || {
+            let mut writer =
+                Writer { node, format, path, output: Some(output), is_failing: false, counts: of_thread };
+            while let Ok(Job::Write(mut list)) = filled.recv() {
                 writer.write(&list);
                 list.records.clear();
                 let _ = emptied.try_send(list.records);
             }
         })?;
-        Ok(ConnectionLog { lists, spare, counts })
+        Ok(ConnectionLog { lists, writer: Arc::new(Mutex::new(Some(thread))), spare, counts })
     }
 
     /// Opens the file again before the next record: it was renamed.
@@ -119,6 +129,13 @@ impl ConnectionLog {
         }
     }
 
+    /// Waits until what workers have given is written. Nothing can be recorded afterwards.
+    pub(super) fn finish(&self) {
+        let _ = self.lists.send(Job::End); // the writer has ended otherwise
+        let thread = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let _ = thread.map(JoinHandle::join); // a panic would have ended the process
+    }
+
     /// Gives the writer what waits at a worker. Does not wait.
     pub(super) fn take(&self, worker: &mut ProxyWorker) {
         if !worker.core().has_ended_connections() {
@@ -127,8 +144,11 @@ impl ConnectionLog {
         let room = self.spare.try_recv().unwrap_or_default();
         let (records, lost) = worker.take_ended_connections(room);
         let list = List { worker: worker.number(), now: clock::now(), records };
-        let refused = self.lists.try_send(list).map_err(|error| error.into_inner().records.len() as u64);
-        self.counts.lost.fetch_add(lost + refused.err().unwrap_or(0), Ordering::Relaxed);
+        let refused = match self.lists.try_send(Job::Write(list)).map_err(TrySendError::into_inner) {
+            Err(Job::Write(list)) => list.records.len() as u64,
+            _ => 0,
+        };
+        self.counts.lost.fetch_add(lost + refused, Ordering::Relaxed);
     }
 }
 
@@ -177,6 +197,8 @@ struct Writer {
     path: PathBuf,
     /// `None` after an error: it is opened again for the next list.
     output: Option<Output>,
+    /// The last list could not be written; the file may end within a line.
+    is_failing: bool,
     counts: Arc<Counts>,
 }
 
@@ -184,9 +206,13 @@ impl Writer {
     fn write(&mut self, list: &List) {
         let count = list.records.len() as u64;
         match self.try_write(list) {
-            Ok(()) => _ = self.counts.written.fetch_add(count, Ordering::Relaxed),
+            Ok(()) => {
+                self.is_failing = false;
+                self.counts.written.fetch_add(count, Ordering::Relaxed);
+            }
             Err(error) => {
-                if self.counts.failed.fetch_add(count, Ordering::Relaxed) == 0 || self.output.is_some() {
+                self.counts.failed.fetch_add(count, Ordering::Relaxed);
+                if !std::mem::replace(&mut self.is_failing, true) {
                     let file = self.path.display();
                     tracing::error!(%file, %error, "the connection log cannot be written: its records are lost");
                 }
@@ -207,6 +233,9 @@ impl Writer {
         };
         let times = line::Times::new(list.now);
         let out = output.writer();
+        if self.is_failing {
+            out.write_all(b"\n")?;
+        }
         for record in &list.records {
             line::write(out, self.format, (self.node, list.worker), &times, record)?;
         }

@@ -31,7 +31,7 @@ use super::modules::Modules;
 use super::names::Names;
 use super::plans::Plans;
 use super::prepare::Prepared;
-use super::{admin, handlers, planning, policy, providers};
+use super::{admin, events, handlers, planning, policy, providers};
 
 /// Requests that may wait for one worker.
 const QUESTIONS_MAX: usize = 64;
@@ -59,9 +59,11 @@ pub fn run(config: Config, threads: &Threads, adjacency: Option<&Arc<Adjacency>>
     )?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Boxed: compiled once, and not once for each way in which a runtime polls.
-    let result = runtime
-        .block_on(serve(&config, record, &workers, (modules, keys), (events, reported, log)).boxed_local());
+    let result = runtime.block_on(
+        serve(&config, record, &workers, (modules, keys), (events, reported, log.clone())).boxed_local(),
+    );
     DataThread::stop_all(&mut workers, || Question::Stop);
+    log.iter().for_each(ConnectionLog::finish);
     result
 }
 
@@ -316,7 +318,7 @@ async fn apply(
     workers: &[Worker],
     active: &ActivePolicy,
     (numbers, prepared, times, plans): (&mut policy::Numbers, &mut Prepared, &ApplyTimes, &Plans),
-    (curve_keys, modules, names, events, logs): (&Path, &Arc<Modules>, &Names, &WorkerEvents, bool),
+    (curve_keys, modules, names, reported, logs): (&Path, &Arc<Modules>, &Names, &WorkerEvents, bool),
 ) -> Result<(), String> {
     let received = clock::now();
     let ring = KeyRing::load(curve_keys);
@@ -325,7 +327,7 @@ async fn apply(
         policy.log = None;
     }
     modules.set_active(&active.policy);
-    events.keep(&policy.services);
+    let servers = events::servers(&policy.services);
     prepared.prepare(&policy, workers.len());
     // What one worker cannot serve of it must not keep the others from the rest.
     let (translated, mut spans, mut result) = (clock::now(), Vec::new(), Ok(()));
@@ -340,6 +342,7 @@ async fn apply(
     }
     times.record((received, translated), &spans);
     prepared.done(&policy);
+    reported.keep(&servers);
     result?;
     let (generation, services, channels) =
         (active.generation, policy.services.len(), policy.messages.channels.len());

@@ -81,6 +81,10 @@ impl DataWorker for ProxyWorker {
                 ProxyWorker::turn(self, now, clock::unix_now_s());
                 self.close(now);
                 ProxyWorker::turn(self, clock::now(), clock::unix_now_s());
+                events::report(self);
+                if let Some(log) = self.connection_log().cloned() {
+                    log.take(self);
+                }
                 return ControlFlow::Break(());
             }
         }

@@ -1,7 +1,7 @@
 //! What workers report as events: servers that come into use or go out of it, and what happens to channels,
 //! handlers and triggers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -39,13 +39,10 @@ impl WorkerEvents {
         WorkerEvents { worker, ..self.clone() }
     }
 
-    /// Forgets servers that no service has any longer.
-    pub(super) fn keep(&self, services: &[ServiceSpec]) {
+    /// Forgets servers that no service of `known` has any longer.
+    pub(super) fn keep(&self, known: &HashSet<(String, String)>) {
         let mut down = self.down.lock().unwrap_or_else(PoisonError::into_inner);
-        down.retain(|(service, server), _| {
-            let spec = services.iter().find(|spec| spec.name == *service);
-            spec.is_some_and(|spec| spec.pool.iter().any(|of| name(of.host, of.port) == *server))
-        });
+        down.retain(|server, _| known.contains(server));
     }
 
     /// Reports the first worker that sees a server down, and the last one that sees it up again.
@@ -108,6 +105,15 @@ impl WorkerEvents {
             },
         });
     }
+}
+
+/// Returns the servers of services, each with the service's name.
+pub(super) fn servers(services: &[ServiceSpec]) -> HashSet<(String, String)> {
+    let of = |spec: &ServiceSpec| {
+        let service = spec.name.clone();
+        spec.pool.iter().map(move |at| (service.clone(), name(at.host, at.port))).collect::<Vec<_>>()
+    };
+    services.iter().flat_map(of).collect()
 }
 
 /// Returns the name of a server in events.

@@ -8,7 +8,6 @@ use csp_lan::LanPort;
 use csp_lan::faulty::{FaultHandle, wrap};
 use csp_lan::memory::Hub;
 use csp_network_node::{Adjacent, NetworkWorker, ProxySpec};
-use csp_proxy_node::ProxyWorker;
 use csp_proxy_node::core::{BacklogLimits, PoolServer};
 use csp_transport::{Adjacency, ClusterKey, Purpose};
 use csp_types::{Duration, Instant, MacAddr, NodeId, Prefix};
@@ -87,7 +86,7 @@ pub struct World {
     client_faults: FaultHandle,
     pub(crate) client: Client,
     pub(crate) networks: Vec<Option<NetworkNode>>,
-    pub(crate) proxies: [Option<ProxyWorker>; 2],
+    pub(crate) proxies: [Option<csp_proxy_node::ProxyWorker>; 2],
     pub(crate) applications: [Option<Application>; 2],
     /// Incarnation of the first proxy and of the first network node.
     lives: u64,

@@ -220,14 +220,10 @@ pub enum What {
         who: Text,
         /// How the caller is known: `session`, `certificate` or `local`.
         by: Text,
-        /// Address of the caller.
-        from: Text,
         /// Method of the request.
         method: Text,
         /// Path of the request.
         path: Text,
-        /// What was to be changed, in words.
-        what: Text,
         /// Status of the answer.
         status: u16,
         /// `accepted`, or why it was refused.
@@ -393,7 +389,9 @@ impl What {
             What::TriggerFired { trigger, fired: true } => format!("trigger {trigger} fired"),
             What::TriggerFired { trigger, fired: false } => format!("trigger {trigger} was released"),
             What::LoggedIn { who, access } => format!("{who} opened a session as {access}"),
-            What::ChangeRequested { who, what, result, .. } => format!("{who}: {what}: {result}"),
+            What::ChangeRequested { who, method, path, result, .. } => {
+                format!("{who} asked for {method} {path}: {result}")
+            }
             What::EventsLost { node, count } => {
                 format!("{count} events of {node} were lost before they arrived")
             }

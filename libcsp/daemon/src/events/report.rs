@@ -10,7 +10,7 @@ use csp_api::events::What;
 use super::Events;
 
 /// Reports that may wait to be recorded; further ones are lost, and counted.
-const WAITING_MAX: usize = 1024;
+const WAITING_MAX: usize = 16_384;
 
 /// Hands events to the thread that records them. Clones share it.
 #[derive(Clone, Debug)]

@@ -212,6 +212,7 @@ impl Pools {
         let member = self.get_mut(id)?;
         if !member.services.contains(&service) {
             member.services.push(service);
+            self.named_while_down(id);
         }
         Some(id)
     }
@@ -263,7 +264,7 @@ impl Pools {
         member.listeners += 1;
         let (address, is_first) = (address.ip(), member.listeners == 1);
         member.bound.add(address);
-        self.changes.add_if(is_first, id, Change::Up);
+        self.changed_if(is_first, id, Change::Up);
         let new = Listener {
             member: id,
             address,
@@ -476,7 +477,7 @@ impl Pools {
             member.credit -= u64::from(gone.credit);
             let unserved = member.listeners == 0;
             self.readied |= unserved; // those that wait for it may go to a backup
-            self.changes.add_if(unserved, gone.member, Change::Unserved);
+            self.changed_if(unserved, gone.member, Change::Unserved);
         }
         self.remove_if_unused(gone.member);
         Some(gone.member)

@@ -92,7 +92,6 @@ fn node(name: &str) -> NodeId {
 }
 
 pub(super) fn policy(scenario: &MessageScenario) -> Policy {
-    let pool = PoolConfig { block_len: 2048, blocks: scenario.pool_blocks };
     let subscriptions = SubscriptionsConfig {
         entries_max: 256,
         nodes_max: 1024,
@@ -103,7 +102,7 @@ pub(super) fn policy(scenario: &MessageScenario) -> Policy {
     // With handlers, so few that swaps have to wait for paths that are not empty.
     let paths_max = if scenario.handlers.is_some() { 8 } else { ContextsConfig::default().paths_max };
     let messages = MessagesConfig {
-        pool,
+        pool: PoolConfig { block_len: 2048, blocks: scenario.pool_blocks },
         contexts: ContextsConfig { paths_max, ..ContextsConfig::default() },
         subscriptions,
         channels_max: 8,

@@ -1,6 +1,6 @@
 //! Members that came into use or went out of it, until somebody asks.
 
-use super::{MemberId, Pools};
+use super::{MemberId, PlainState, Pools, ServerId};
 use crate::dispatch::services::ServerHost;
 use crate::reason;
 
@@ -18,20 +18,19 @@ pub(crate) enum Change {
     Down(u32),
 }
 
-/// The changes since they were taken last.
+/// The changes since they were taken last, each with the serial number of its member.
 #[derive(Debug, Default)]
-pub(super) struct Changes(Vec<(MemberId, Change)>);
+pub(super) struct Changes {
+    list: Vec<(MemberId, u32, Change)>,
+    /// There were more than are kept: every member is looked at.
+    overflowed: bool,
+}
 
 impl Changes {
-    pub(super) fn add_if(&mut self, happened: bool, member: MemberId, change: Change) {
-        if happened {
-            self.add(member, change);
-        }
-    }
-
-    pub(super) fn add(&mut self, member: MemberId, change: Change) {
-        if self.0.len() < CHANGES_MAX {
-            self.0.push((member, change));
+    pub(super) fn add(&mut self, member: ServerId, change: Change) {
+        match self.list.len() < CHANGES_MAX {
+            true => self.list.push((member.member, member.serial, change)),
+            false => self.overflowed = true,
         }
     }
 }
@@ -50,12 +49,38 @@ pub struct ServerChange {
 }
 
 impl Pools {
+    /// Records a change of a member, if it happened.
+    pub(super) fn changed_if(&mut self, happened: bool, member: MemberId, change: Change) {
+        if happened {
+            self.changed(member, change);
+        }
+    }
+
+    /// Records a change of a member.
+    pub(super) fn changed(&mut self, member: MemberId, change: Change) {
+        if let Some(id) = self.get(member).map(|known| known.id(member)) {
+            self.changes.add(id, change);
+        }
+    }
+
+    /// Records that a plain server that is down is named by one more service.
+    pub(super) fn named_while_down(&mut self, member: MemberId) {
+        let state = self.get(member).and_then(|known| known.plain_state());
+        if let Some(PlainState::Down { code, .. }) = state {
+            self.changed(member, Change::Down(code));
+        }
+    }
+
     /// Returns the servers that came into use or went out of it since the last call, for each service of
     /// theirs; `name` is a service's name by its number.
     pub fn take_changes<'a>(&mut self, name: impl Fn(u32) -> Option<&'a str>) -> Vec<ServerChange> {
+        let Changes { mut list, overflowed } = std::mem::take(&mut self.changes);
+        if overflowed {
+            list = self.states().collect();
+        }
         let mut named = Vec::new();
-        for (id, change) in std::mem::take(&mut self.changes.0) {
-            let Some(member) = self.get(id) else { continue };
+        for (id, serial, change) in list {
+            let Some(member) = self.get(id).filter(|member| member.serial == serial) else { continue };
             let down = match change {
                 Change::Up => None,
                 Change::Unserved => Some("no process listens"),
@@ -70,5 +95,20 @@ impl Pools {
             named.extend(member.services.iter().filter_map(|number| name(*number)).map(of));
         }
         named
+    }
+
+    /// Returns the state of each member as a change. Members of application nodes at which nobody listens
+    /// are left out: it is not known whether anybody has.
+    fn states(&self) -> impl Iterator<Item = (MemberId, u32, Change)> {
+        let all = self.members.iter().enumerate();
+        all.filter_map(|(at, member)| {
+            let member = member.as_ref()?;
+            let change = match member.plain_state() {
+                Some(PlainState::Down { code, .. }) => Change::Down(code),
+                None if member.listeners == 0 => return None,
+                _ => Change::Up,
+            };
+            Some((MemberId(at as u32), member.serial, change))
+        })
     }
 }

@@ -127,7 +127,7 @@ impl Pools {
         plain.up_since = Some(now);
         self.retries.remove(&(down.retry_at, member));
         self.readied = true;
-        self.changes.add(member, Change::Up);
+        self.changed(member, Change::Up);
     }
 
     /// Replaces which plain servers are checked.
@@ -189,7 +189,7 @@ impl Pools {
         if before.is_none() {
             known.unserved_since = now;
             self.readied = true; // those that wait for it may go to a backup
-            self.changes.add(member, Change::Down(code));
+            self.changed(member, Change::Down(code));
         }
         if let Some(down) = before {
             self.retries.remove(&(down.retry_at, member));
