@@ -84,7 +84,7 @@ fn count() -> u64 {
 }
 
 /// Records an event each millisecond; returns when.
-fn record(events: &Events, most: u64) -> Vec<Instant> {
+fn record_all(events: &Events, most: u64) -> Vec<Instant> {
     let (begin, pace) = (Instant::now(), Duration::from_millis(1));
     let at = |number: u64| begin + pace * u32::try_from(number).unwrap_or(u32::MAX);
     let mut recorded = Vec::new();
@@ -147,7 +147,7 @@ async fn the_subscriber_of_the_documentation_gets_each_event_while_another_one_i
     let own = "pn-9".parse().expect("an id");
     let pushing = tokio::spawn(csp_daemon::events::push(events.clone(), own, membership, None));
     let most = count();
-    let recording = std::thread::spawn(move || record(&events, most));
+    let recording = std::thread::spawn(move || record_all(&events, most));
     let mut arrived = Vec::new();
     while arrived.len() < most as usize {
         let (at, line) = reads.1.recv_timeout(SOON).expect("an event arrives");

@@ -76,34 +76,30 @@ impl WorkerEvents {
     fn channel(&self, notice: MoveNotice) {
         let MoveNotice::Done { channel, from, to, connections, lost } = notice else { return };
         let (from, to) = (from.to_string().into(), to.to_string().into());
-        let connections = connections as u64;
         self.reporter.report(What::ChannelMoved { channel: channel.into(), from, to, connections, lost });
     }
+}
 
-    fn handler(&self, notice: ContextNotice) {
-        self.reporter.report(match notice {
-            ContextNotice::Refused { channel, handler, context, why } => What::HandlerRefused {
-                channel: channel.into(),
-                handler: handler.into(),
-                context: name_of(context).into(),
-                reason: why.into(),
-            },
-            ContextNotice::StateRefused { channel, handler } => {
-                return tracing::warn!(
-                    channel,
-                    handler,
-                    "a handler has refused the state of the one that it replaces, and begins with none"
-                );
-            }
-            ContextNotice::Moved { channel, handler, from, to, why, error } => What::HandlerMoved {
-                channel: channel.into(),
-                handler: handler.into(),
-                from: name_of(from).into(),
-                to: name_of(to).into(),
-                why: why.to_string().into(),
-                error: error.map(|error| error.to_string()).unwrap_or_default().into(),
-            },
-        });
+/// Returns what a notice about a handler says.
+pub(super) fn what_of(notice: ContextNotice) -> What {
+    match notice {
+        ContextNotice::Refused { channel, handler, context, why } => What::HandlerRefused {
+            channel: channel.into(),
+            handler: handler.into(),
+            context: name_of(context).into(),
+            reason: why.into(),
+        },
+        ContextNotice::StateRefused { channel, handler } => {
+            What::HandlerStateRefused { channel: channel.into(), handler: handler.into() }
+        }
+        ContextNotice::Moved { channel, handler, from, to, why, error } => What::HandlerMoved {
+            channel: channel.into(),
+            handler: handler.into(),
+            from: name_of(from).into(),
+            to: name_of(to).into(),
+            why: why.to_string().into(),
+            error: error.map(|error| error.to_string()).unwrap_or_default().into(),
+        },
     }
 }
 
@@ -132,7 +128,7 @@ pub(super) fn report(worker: &mut ProxyWorker) {
         events.channel(notice);
     }
     while let Some(notice) = worker.broker_mut().poll_context_notice() {
-        events.handler(notice);
+        events.reporter.report(what_of(notice));
     }
     while let Some((trigger, change)) = worker.poll_fired() {
         events.reporter.report(What::TriggerFired { trigger: trigger.into(), fired: change.fired });

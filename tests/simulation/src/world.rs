@@ -458,7 +458,7 @@ impl World {
 
     /// Returns the first proxy's first VI of this purpose.
     fn first_vi(&self, purpose: Purpose) -> Option<ViId> {
-        let links = self.proxies[0].iter().flat_map(ProxyWorker::endpoints).flat_map(|e| e.links());
+        let links = self.proxies[0].iter().flat_map(|proxy| proxy.endpoints()).flat_map(|e| e.links());
         links.filter(|l| l.purpose == purpose).map(|l| l.vi).min_by_key(|vi| vi.0)
     }
 

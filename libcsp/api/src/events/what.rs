@@ -187,6 +187,13 @@ pub enum What {
         /// Why.
         reason: Text,
     },
+    /// A handler has refused the state of the one that it replaces, and has begun with none.
+    HandlerStateRefused {
+        /// The channel whose path it is in.
+        channel: Text,
+        /// Its name.
+        handler: Text,
+    },
     /// A channel has another owner.
     ChannelMoved {
         /// Its name.
@@ -281,9 +288,10 @@ impl What {
             | What::TriggerFired { .. }
             | What::LoggedIn { .. }
             | What::ChangeRequested { .. } => Severity::Info,
-            What::ServerDown { .. } | What::LimitReached { .. } | What::HandlerStopped { .. } => {
-                Severity::Warning
-            }
+            What::HandlerStateRefused { .. }
+            | What::ServerDown { .. }
+            | What::LimitReached { .. }
+            | What::HandlerStopped { .. } => Severity::Warning,
             What::PluginStopped { .. } => Severity::Warning,
             What::NodeLate { .. }
             | What::PolicyRefused { .. }
@@ -317,6 +325,7 @@ impl What {
             What::LimitReached { reason, .. } => format!("limit/{reason}"),
             What::HandlerStopped { channel, handler, .. }
             | What::HandlerMoved { channel, handler, .. }
+            | What::HandlerStateRefused { channel, handler }
             | What::HandlerRefused { channel, handler, .. } => format!("handler/{channel}/{handler}"),
             What::ChannelMoved { channel, .. } => format!("channel/{channel}"),
             What::PluginStopped { instance, .. } => format!("plugin/{instance}"),
@@ -325,6 +334,37 @@ impl What {
             What::ChangeRequested { path, .. } => format!("api{path}"),
         };
         object.into()
+    }
+
+    /// Returns a sentence for people about handlers, plug-ins and channels; empty for others.
+    fn text_of_messages(&self) -> Text {
+        let text = match self {
+            What::HandlerStopped { channel, handler, state, reasons, .. } => {
+                format!("handler {handler} of {channel} was stopped, now {state}: {reasons}")
+            }
+            What::PluginStopped { instance, state, reasons, .. } => {
+                format!("plug-in {instance} was stopped, now {state}: {reasons}")
+            }
+            What::HandlerMoved { channel, handler, from, to, why, error } if error.is_empty() => {
+                format!("handler {handler} of {channel} moved from {from} to {to}: {why}")
+            }
+            What::HandlerMoved { channel, handler, to, error, .. } => {
+                format!("handler {handler} of {channel} cannot be moved to {to}: {error}")
+            }
+            What::HandlerRefused { channel, handler, context, reason } => {
+                format!(
+                    "{context} does not run handler {handler} of {channel}, whose messages wait: {reason}"
+                )
+            }
+            What::HandlerStateRefused { channel, handler } => format!(
+                "handler {handler} of {channel} has refused the state of the one that it replaces, and begins with none"
+            ),
+            What::ChannelMoved { channel, from, to, connections, lost } => format!(
+                "channel {channel} moved from {from} to {to}: {connections} connections ended, {lost} messages lost"
+            ),
+            _ => String::new(),
+        };
+        text.into()
     }
 
     /// Returns a sentence for people.
@@ -366,26 +406,12 @@ impl What {
             What::LimitReached { reason, count, interval_s } => {
                 format!("a limit was reached, {reason}: {count} within {interval_s} s")
             }
-            What::HandlerStopped { channel, handler, state, reasons, .. } => {
-                format!("handler {handler} of {channel} was stopped, now {state}: {reasons}")
-            }
-            What::PluginStopped { instance, state, reasons, .. } => {
-                format!("plug-in {instance} was stopped, now {state}: {reasons}")
-            }
-            What::HandlerMoved { channel, handler, from, to, why, error } if error.is_empty() => {
-                format!("handler {handler} of {channel} moved from {from} to {to}: {why}")
-            }
-            What::HandlerMoved { channel, handler, to, error, .. } => {
-                format!("handler {handler} of {channel} cannot be moved to {to}: {error}")
-            }
-            What::HandlerRefused { channel, handler, context, reason } => {
-                format!(
-                    "{context} does not run handler {handler} of {channel}, whose messages wait: {reason}"
-                )
-            }
-            What::ChannelMoved { channel, from, to, connections, lost } => format!(
-                "channel {channel} moved from {from} to {to}: {connections} connections ended, {lost} messages lost"
-            ),
+            What::HandlerStopped { .. }
+            | What::PluginStopped { .. }
+            | What::HandlerMoved { .. }
+            | What::HandlerRefused { .. }
+            | What::HandlerStateRefused { .. }
+            | What::ChannelMoved { .. } => return self.text_of_messages(),
             What::TriggerFired { trigger, fired: true } => format!("trigger {trigger} fired"),
             What::TriggerFired { trigger, fired: false } => format!("trigger {trigger} was released"),
             What::LoggedIn { who, access } => format!("{who} opened a session as {access}"),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::browser::{Browser, SOON};
 
 /// Longest screenshot, in bytes.
-const SCREENSHOT_LEN_MAX: u64 = 150_000;
+const SCREENSHOT_LEN_MAX: u64 = 200_000;
 /// A wide window, and a telephone.
 const WIDE: (u32, u32) = (1280, 900);
 const NARROW: (u32, u32) = (360, 800);

@@ -1,14 +1,10 @@
 //! Paths of supplied handlers: what the check of a policy accepts, workers run.
 
-use std::fmt::Debug;
 use std::path::PathBuf;
-use std::sync::Mutex;
 
+use csp_api::events::What;
 use csp_sandbox::Sha256;
 use csp_support::Random;
-use tracing::field::Field;
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata};
 
 use super::*;
 
@@ -157,37 +153,9 @@ fn workers_run_what_the_check_of_a_policy_accepts() {
     assert!(accepted > 20 && refused > 20, "{accepted} accepted, {refused} refused");
 }
 
-/// Keeps the log lines of a thread.
-#[derive(Clone, Default)]
-struct Logged(Arc<Mutex<Vec<String>>>);
-
-impl tracing::Subscriber for Logged {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let mut line = event.metadata().level().to_string();
-        event.record(&mut |field: &Field, value: &dyn Debug| line += &format!(" {field}={value:?}"));
-        self.0.lock().unwrap().push(line);
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
-
 #[test]
-fn a_handler_that_refuses_the_state_before_it_is_counted_and_logged() {
-    let (store, logged) = (Store::new("state-refused"), Logged::default());
+fn a_handler_that_refuses_the_state_before_it_is_counted_and_reported() {
+    let (store, mut reported) = (Store::new("state-refused"), Vec::new());
     let mut w = World::new("");
     // Another module each time, and how many have refused the state of the one before.
     for (new_len_max, state_len, refused) in
@@ -196,18 +164,15 @@ fn a_handler_that_refuses_the_state_before_it_is_counted_and_logged() {
         let hash = store.put(&Declared { outputs: 1, new_len_max, period_ms: 0, state_len });
         w.apply_with(&policy(&[hash], &[vec![(0, "c0".to_owned())]]), &store.1).unwrap();
         w.settle();
-        tracing::subscriber::with_default(logged.clone(), || {
-            crate::daemon::contexts::log_notices(&mut w.broker);
-        });
+        while let Some(notice) = w.broker.poll_context_notice() {
+            reported.push(crate::daemon::events::what_of(notice));
+        }
         let mut out = csp_telemetry::MetricWriter::default();
         crate::daemon::contexts::collect(&mut out, &crate::daemon::contexts::of_worker(&w.broker), "0");
         let (text, what) = (out.render(), format!("{new_len_max} {state_len}"));
         let line = format!("csp_handler_state_refused_total{{handler=\"h0\",worker=\"0\"}} {refused}\n");
         assert!(text.contains(&line), "{what}: {text}");
-        let lines = logged.0.lock().unwrap();
-        assert_eq!(lines.len(), refused, "{what}: {lines:?}");
-        assert!(lines.iter().all(|line| line.starts_with("WARN ")
-            && line.contains("refused the state of the one that it replaces")
-            && line.contains("channel=\"ch0\" handler=\"h0\"")));
+        let expected = What::HandlerStateRefused { channel: "ch0".into(), handler: "h0".into() };
+        assert_eq!(reported, vec![expected; refused], "{what}");
     }
 }
