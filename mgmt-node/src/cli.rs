@@ -7,6 +7,7 @@ mod args;
 mod channel_key;
 mod channels;
 mod client;
+mod cluster_top;
 mod contexts;
 mod contexts_top;
 mod diff;
@@ -122,6 +123,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Services => observe::services(&context).await,
         Command::Vips => vips::vips(&context).await,
         Command::Events(args) => events::events(&context, &args).await,
+        Command::Top(args) => cluster_top::top(&context, &args).await,
         Command::Channels => channels::channels(&context).await,
         Command::Contexts { command: None } => contexts::contexts(&context).await,
         Command::Contexts { command: Some(ContextsCommand::Top(args)) } => {

@@ -114,7 +114,8 @@ async fn publications_and_changes_by_people_are_events() {
     }
     let mgmt = Mgmt::start().await;
     let policy = mgmt.scratch.file("policy.yaml", "apiVersion: csp/v1\n");
-    let ran = mgmt.cspctl(&["policy", "apply", policy.to_str().expect("a path")]).await;
+    let path = policy.to_str().expect("a path");
+    let ran = mgmt.cspctl(&["policy", "apply", path]).await;
     assert_eq!(ran.code, 0, "{}", ran.err);
     let page = page(&mgmt, "kind=policy_published,policy_active,change_requested").await;
     let kinds: Vec<&str> =
@@ -123,6 +124,16 @@ async fn publications_and_changes_by_people_are_events() {
     let change = page["events"].as_array().expect("events").iter().find(|e| e["kind"] == "change_requested");
     let fields = &change.expect("a change")["fields"];
     assert_eq!((&fields["who"], &fields["status"]), (&"local".into(), &202.into()), "{fields}");
+    // Of several management nodes the first that answers is asked; a change goes to it, too.
+    let servers = format!("http://{},{}", support::free_address(), mgmt.url());
+    for arguments in [["events", "--limit=1"].as_slice(), &["policy", "apply", path]] {
+        let output = support::cspctl().args(["--server", &servers]).args(arguments).output();
+        let ran = support::Ran::of(output.expect("cspctl runs"));
+        assert_eq!(ran.code, 0, "{arguments:?}: {}", ran.err);
+    }
+    let mixed = format!("{},https://127.0.0.1:1", mgmt.url());
+    let output = support::cspctl().args(["--server", &mixed, "nodes"]).output().expect("cspctl runs");
+    assert_eq!(support::Ran::of(output).code, 64);
     for (query, words) in
         [("severity=bad", "severity=bad: allowed are info, warning and error"), ("since=x", "is no cursor")]
     {

@@ -28,7 +28,7 @@ use csp_plugins::{
 };
 use csp_sandbox::packets::{PacketModule, PacketPlugin, limits};
 
-pub use csp_sandbox::compiles;
+pub use csp_sandbox::{Reason, compiles};
 pub use objects::Objects;
 use running::Running;
 pub use running::{Status, Stop};

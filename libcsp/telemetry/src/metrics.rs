@@ -211,7 +211,9 @@ impl MetricWriter {
             help: help.replace(['\n', '\\'], " "),
             samples: BTreeMap::new(),
         });
-        let clash = family.samples.values().any(|known| known.kind().as_str() != value.kind().as_str());
+        // All that are there have one kind.
+        let first = family.samples.values().next();
+        let clash = first.is_some_and(|known| known.kind().as_str() != value.kind().as_str());
         debug_assert!(!clash, "metric {name} is used with two kinds");
         if clash {
             return;

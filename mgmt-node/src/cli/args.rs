@@ -27,7 +27,8 @@ use super::support_bundle::SupportBundleArgs;
 #[derive(Debug, Parser)]
 #[command(name = "cspctl", version, after_help = AFTER_HELP, after_long_help = AFTER_HELP, max_term_width = 110)]
 pub struct Cli {
-    /// URL of a management node; default: this host's, port 9104
+    /// URL of a management node, or of several with commas between: the first that answers is asked; default:
+    /// this host's, port 9104
     #[arg(long, global = true, env = "CSP_SERVER", value_name = "URL")]
     pub server: Option<String>,
     /// Folder of your certificate; default: ~/.config/csp/identity, then /etc/csp/identity, if there is one
@@ -86,6 +87,9 @@ pub enum Command {
         after_help = "Examples:\n  cspctl events --follow --severity warning\n  cspctl events --object server/web/ --limit 500\n  cspctl events -f -o json | jq -r 'select(.kind == \"server_down\") | .text'"
     )]
     Events(EventsArgs),
+    /// Show what the cluster does now, again and again: tiers, services, the busiest flows, drops
+    #[command(after_help = "Examples:\n  cspctl top\n  cspctl top --once -o json | jq '.services[0]'")]
+    Top(super::top::TopArgs),
     /// List channels of messages with their peers, what they carry and what they have dropped
     ///
     /// MESSAGES and BYTES arrived. DELIVERED are the copies given to receivers. DROPPED are those not

@@ -1,5 +1,7 @@
-//! The HTTP client of `cspctl`: one management node, bounded answers, statuses turned into [`CliError`]s.
+//! The HTTP client of `cspctl`: the first of several management nodes that answers, bounded answers, statuses
+//! turned into [`CliError`]s.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use csp_identity::Credentials;
@@ -31,26 +33,32 @@ struct Answer {
     body: Vec<u8>,
 }
 
-/// The connection to one management node, and to the leader that it names.
+/// Most management nodes that are named.
+const SERVERS_MAX: usize = 16;
+
+/// The connection to the management node that answered last, and to the leader that it names.
 #[derive(Debug)]
 pub struct Client {
-    base: Url,
+    /// At least one, all with the same scheme.
+    bases: Vec<Url>,
+    /// The one that answered last.
+    current: AtomicUsize,
     http: reqwest::Client,
 }
 
 impl Client {
-    /// A client for the management node at `server`, for example `https://10.77.0.4:9104`.
-    pub fn new(server: &str, credentials: Option<&Credentials>) -> Result<Self, CliError> {
-        let wrong = |why: String| {
-            CliError::Usage(format!(
-                "--server (or CSP_SERVER) `{server}`: {why}; it must look like https://10.77.0.4:9104"
-            ))
-        };
-        let base = Url::parse(server).map_err(|e| wrong(e.to_string()))?;
-        if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
-            return Err(wrong("not an https URL".into()));
+    /// A client for the management nodes at `servers`, for example `https://10.77.0.4:9104`, with commas
+    /// between.
+    pub fn new(servers: &str, credentials: Option<&Credentials>) -> Result<Self, CliError> {
+        let bases = servers.split(',').map(|server| base(server.trim())).collect::<Result<Vec<_>, _>>()?;
+        let base = &bases[0]; // an empty text has been refused
+        if bases.len() > SERVERS_MAX || bases.iter().any(|other| other.scheme() != base.scheme()) {
+            return Err(CliError::Usage(format!(
+                "--server (or CSP_SERVER) `{servers}`: allowed are 1 to {SERVERS_MAX} URLs, all https:// or all http://"
+            )));
         }
         if base.scheme() == "https" && credentials.is_none() {
+            let server = base;
             return Err(CliError::Usage(format!(
                 "{server} asks who you are: name the folder of your certificate by --identity or CSP_IDENTITY; an \
                  operator of the cluster makes it with `cspctl pki issue operator NAME`"
@@ -70,7 +78,7 @@ impl Client {
             ))
             .build()
             .map_err(|e| CliError::Unavailable(format!("cannot make an HTTP client: {e}")))?;
-        Ok(Client { base, http })
+        Ok(Client { current: AtomicUsize::new(0), bases, http })
     }
 
     /// GET `path` with a query; the answer as JSON.
@@ -141,8 +149,14 @@ impl Client {
         self.send(self.http.request(method, url)).await.map(drop)
     }
 
+    /// The management node that answered last.
+    fn base(&self) -> &Url {
+        let at = self.current.load(Ordering::Relaxed);
+        self.bases.get(at).unwrap_or(&self.bases[0])
+    }
+
     fn url(&self, path: &str) -> Result<Url, CliError> {
-        self.base.join(path).map_err(|e| CliError::Usage(format!("--server: {e}")))
+        self.base().join(path).map_err(|e| CliError::Usage(format!("--server: {e}")))
     }
 
     /// Sends a request; again while the management node has no leader to pass it on to, for as long as an
@@ -170,7 +184,7 @@ impl Client {
     }
 
     async fn send_once(&self, request: RequestBuilder) -> Result<Answer, CliError> {
-        let mut response = request.send().await.map_err(|e| self.no_answer(&e))?;
+        let mut response = self.send_anywhere(request).await?;
         let status = response.status();
         let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         let again_after =
@@ -178,11 +192,37 @@ impl Client {
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|e| self.no_answer(&e))? {
             if body.len() + chunk.len() > BODY_LEN_MAX {
-                return Err(CliError::Protocol(format!("{} answered with more than 64 MiB", self.base)));
+                return Err(CliError::Protocol(format!("{} answered with more than 64 MiB", self.base())));
             }
             body.extend_from_slice(&chunk);
         }
         Ok(Answer { status, again_after, body })
+    }
+
+    /// Sends a request to the management node that answered last, else to the next ones: what reads, if there
+    /// is no answer; what changes something, only if there was no connection.
+    async fn send_anywhere(&self, request: RequestBuilder) -> Result<reqwest::Response, CliError> {
+        let (http, request) = request.build_split();
+        let request = request.map_err(|error| CliError::Usage(format!("--server: {error}")))?;
+        let (first, count) = (self.current.load(Ordering::Relaxed), self.bases.len());
+        for step in 0..count {
+            let at = (first + step) % count;
+            let Some(mut copy) = request.try_clone() else { break };
+            move_to(copy.url_mut(), &self.bases[at]);
+            let reads = matches!(*copy.method(), Method::GET | Method::HEAD);
+            match http.execute(copy).await {
+                Ok(response) => {
+                    self.current.store(at, Ordering::Relaxed);
+                    return Ok(response);
+                }
+                Err(error) if step + 1 < count && (error.is_connect() || reads) => {}
+                Err(error) => {
+                    self.current.store(at, Ordering::Relaxed);
+                    return Err(self.no_answer(&error));
+                }
+            }
+        }
+        Err(CliError::Unavailable("no management node answers".to_owned()))
     }
 
     fn no_answer(&self, error: &reqwest::Error) -> CliError {
@@ -194,7 +234,7 @@ impl Client {
         let why = if error.is_timeout() { "no answer in time".to_owned() } else { cause.to_string() };
         CliError::Unavailable(format!(
             "the management node at {} does not answer: {why}; is csp-mgmt-node running there, and is --server right?",
-            self.base
+            self.base()
         ))
     }
 
@@ -202,7 +242,7 @@ impl Client {
         let Ok(body) = serde_json::from_slice::<ErrorBody>(body) else {
             return CliError::Protocol(format!(
                 "{} answered {status}; is it a CSP management node?",
-                self.base
+                self.base()
             ));
         };
         match status {
@@ -215,6 +255,27 @@ impl Client {
             _ => CliError::Failed(body.error),
         }
     }
+}
+
+/// Reads the URL of a management node.
+fn base(server: &str) -> Result<Url, CliError> {
+    let wrong = |why: String| {
+        CliError::Usage(format!(
+            "--server (or CSP_SERVER) `{server}`: {why}; it must look like https://10.77.0.4:9104"
+        ))
+    };
+    let base = Url::parse(server).map_err(|e| wrong(e.to_string()))?;
+    match matches!(base.scheme(), "http" | "https") && base.host_str().is_some() {
+        true => Ok(base),
+        false => Err(wrong("not an https URL".into())),
+    }
+}
+
+/// Sends a URL to another host of the same scheme.
+fn move_to(url: &mut Url, base: &Url) {
+    // Neither fails for http and https.
+    let _ = url.set_host(base.host_str());
+    let _ = url.set_port(base.port());
 }
 
 fn parse<T: DeserializeOwned>(path: &str, body: &[u8]) -> Result<T, CliError> {

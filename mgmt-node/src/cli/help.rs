@@ -25,7 +25,7 @@ Exit codes:
   75  not now: another cspctl works on the CA folder, or the node is the last proxy node in service
 
 Environment:
-  CSP_SERVER   management node's URL when --server is not given
+  CSP_SERVER   management node's URL, or several with commas between, when --server is not given
   CSP_PKI      CA folder when --dir is not given
   CSP_IDENTITY folder of your certificate when --identity is not given
   NO_COLOR     no colours, also on a terminal

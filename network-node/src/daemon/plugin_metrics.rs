@@ -112,10 +112,12 @@ fn collect_instances(numbers: &Numbers, out: &mut MetricWriter) {
         out.counter("csp_plugin_fuel_total", help, &labels, status.fuel);
         let help = "Packets that came while a supplied plug-in waited to be restarted";
         out.counter("csp_plugin_not_run_total", help, &labels, status.not_run);
-        for stop in &status.stops {
+        // Each reason from the start, or the first stop would be no increase.
+        for reason in csp_plugin_modules::Reason::ALL.map(csp_plugin_modules::Reason::name) {
             let help = "Stops of a supplied plug-in";
-            let labels = [labels[0], labels[1], ("reason", stop.reason)];
-            out.counter("csp_plugin_stops_total", help, &labels, stop.total);
+            let labels = [labels[0], labels[1], ("reason", reason)];
+            let total = status.stops.iter().filter(|stop| stop.reason == reason).map(|stop| stop.total).sum();
+            out.counter("csp_plugin_stops_total", help, &labels, total);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use csp_api::handlers::SuppliedStage;
+use csp_sandbox::Reason;
 use csp_telemetry::{MetricSource, MetricWriter};
 
 use crate::daemon::modules::Modules;
@@ -33,8 +34,11 @@ impl MetricSource for ModuleMetrics {
                 out.counter(name, help, &[("channel", channel), ("handler", handler)], value);
             }
         }
+        // Each reason from the start, or the first stop would be no increase.
         let stops = |stage: &SuppliedStage| {
-            stage.stops.iter().map(|stops| (stops.reason.to_string(), stops.total)).collect()
+            let none = Reason::ALL.into_iter().map(|reason| (reason.name().to_owned(), 0));
+            let some = stage.stops.iter().map(|stops| (stops.reason.to_string(), stops.total));
+            none.chain(some).collect()
         };
         let help = "How often supplied handlers were stopped";
         for (((channel, handler), reason), value) in sums(&stages, stops) {
