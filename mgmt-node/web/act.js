@@ -13,6 +13,9 @@ async function refreshSession() {
   for (const part of document.querySelectorAll("[data-operators]")) part.hidden = !operates();
 }
 
+// A role can be taken away, and a session can end.
+every(60000, refreshSession);
+
 const generation = () => (page.view && page.view.active ? page.view.active.generation : 0);
 
 // crypto.randomUUID is for secure origins only; a random number is not.
@@ -79,9 +82,12 @@ async function make(change) {
 /** Says why a change was refused, and what the reader can do. */
 function refused(change, status, body) {
   const text = `${change.what}: ${body.error || "status " + status}`;
+  if (status === 403) refreshSession().catch(() => null);
   if (body.code === "changed") {
-    return say("warn", "▲", `Conflict. ${change.what} was asked for generation ${change.expected}, and generation ${body.generation} is in force by now. Nothing was changed.`,
-      button("reload", "Reload", {}, "Reload what is in force"));
+    const offers = change.yaml
+      ? [button("rebase", "Keep my text", { of: body.generation }, `Keep my text, and compare it with generation ${body.generation}`), button("discard", "Discard my text", {}, "Discard my text, and load what is in force")]
+      : button("reload", "Reload", {}, "Reload what is in force");
+    return say("warn", "▲", `Conflict. ${change.what} was asked for generation ${change.expected}, and generation ${body.generation} is in force by now. Nothing was changed.`, offers);
   }
   if (body.code === "fresh-login") {
     return say("warn", "▲", `${change.what} needs a login of the last ten minutes. Log in again, then repeat it: `, h("code", {}, "cspctl login --role operator"));
@@ -94,22 +100,35 @@ function refused(change, status, body) {
   return say("bad", "✕", text, errors.length ? h("ul", {}, errors) : null);
 }
 
-/** Follows a publication until nothing further happens to it. */
+/** Follows a publication until nothing further happens to it, or for a minute. Resolves to whether it was made. */
 async function follow(change, view) {
   const ends = Date.now() + 60000;
-  while (["staging", "activating"].includes(view.phase) && Date.now() < ends) {
+  const pending = () => ["staging", "activating"].includes(view.phase);
+  while (pending() && Date.now() < ends) {
     say("warn", "…", `${change.what}: generation ${view.generation}, ${view.phase}`, view.acks.length ? chips(view) : null);
     try {
       view = await ask(`api/v1/policy/generations/${view.generation}?wait_s=${FOLLOW_S}&since=${view.revision}`, 1000 * FOLLOW_S + TIMEOUT_MS);
     } catch (error) {
-      break;
+      if ([401, 403, 404].includes(error.status)) break;
+      // The leader may restart.
+      await new Promise((resume) => setTimeout(resume, 2000));
     }
   }
-  if (view.phase === "active") say("good", "✓", `${change.what}: generation ${view.generation} is active.`, view.reason ? h("p", { class: "small" }, view.reason) : null);
-  else say("bad", "✕", `${change.what}: generation ${view.generation} is ${view.phase}; the one before stays in force.`, view.reason ? h("p", {}, view.reason) : null);
+  const [made, ...said] = outcome(change, view, pending());
+  say(...said);
   refresh();
   await refreshHistory().catch(() => null);
-  return view.phase === "active";
+  return made;
+}
+
+/** What has become of a publication: whether it was made, and how to say so. */
+function outcome(change, view, pending) {
+  const what = `${change.what}: generation ${view.generation}`;
+  const why = view.reason ? h("p", { class: "small" }, view.reason) : null;
+  if (pending) return [false, "warn", "▲", `${what} was ${view.phase} when the management node last answered. It is not known what has become of it: see the history of the policy.`];
+  if (view.phase === "active") return [true, "good", "✓", `${what} is active.`, why];
+  if (view.phase === "superseded") return [true, "warn", "▲", `${what} was active, and a later one is in force by now.`, why];
+  return [false, "bad", "✕", `${what} is ${view.phase}; the one before stays in force.`, why];
 }
 
 const inForce = () => (generation() ? `Generation ${generation()} is in force.` : "No policy is in force.");
@@ -149,8 +168,10 @@ async function switchScheme(scheme, before) {
 }
 
 async function logout() {
-  await fetch("api/v1/login", { method: "DELETE" }).catch(() => null);
-  location.replace("/login");
+  if (edited() && !await question("Log out?", ["The policy in the text box was changed and not applied; it is lost."], "Log out")) return;
+  const response = await fetch("api/v1/login", { method: "DELETE", signal: AbortSignal.timeout(TIMEOUT_MS) }).catch(() => null);
+  if (response && response.ok) return location.replace("/login");
+  say("bad", "✕", `Not logged out: ${response ? "status " + response.status : "the management node did not answer"}. The session may be open still.`);
 }
 
 const ACTS = {
@@ -160,7 +181,7 @@ const ACTS = {
     refreshSeries().catch(() => null);
     refreshTopology().catch(() => null);
   },
-  page: (data) => { page.offset = Math.max(0, page.offset + Number(data.by)); return refresh(); },
+  page: async (data) => { page.offset = Math.max(0, page.offset + Number(data.by)); await refresh(); await refreshSeries(); },
   peers: (data) => showPeers(data.of === chosen ? null : data.of),
   drain: (data) => drain(data.of, false),
   force: (data) => drain(data.of, true),
@@ -168,7 +189,9 @@ const ACTS = {
   unblock: (data) => unblock(data.instance, data.of),
   rollback: (data) => rollback(Number(data.of)),
   edit: (data) => edit(Number(data.of)),
-  reload: async () => { put("result"); await refresh(); await Promise.allSettled([refreshHistory(), edit(0)]); },
+  rebase: (data) => rebase(Number(data.of)),
+  discard: async () => { if (await edit(0)) put("result"); },
+  reload: async () => { put("result"); await refresh(); await refreshHistory().catch(() => null); },
   hush: () => put("result"),
   logout,
 };

@@ -109,7 +109,7 @@ function drawServices(view) {
         h("span", { class: "numbers" }, `${each(grown, count)} new, ${count(open(s))} open, ${count(s.pending)} waiting`,
           s.via === "network" ? ", packets are forwarded" : ""),
         spark(key, "connections_per_s")),
-      page.opened.has(key) ? h("div", { class: "more" }, h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Pool of " + s.name }, members(s)), charts(key)) : null);
+      page.opened.has(key) ? h("div", { class: "more" }, scroller("Pool of " + s.name, members(s)), charts(key)) : null);
   };
   const last = Math.min(total, page.offset + services.length);
   const bad = troubled ? mark("warn", "▲", `${troubled} with a member down, or with connections that wait`) : mark("good", "✓", "all members up");
@@ -213,7 +213,7 @@ function drawNodes(view) {
     String(n.workers),
     n.started_unix_ms ? span(view.now_unix_ms - n.started_unix_ms) : "–",
     n.san.length ? h("code", {}, n.san.join(" ")) : "–",
-    h("a", { href: n.admin + "/metrics", rel: "noreferrer" }, n.admin.replace(/^https?:\/\//, "")),
+    h("a", { href: n.admin + "/metrics", rel: "noreferrer", "data-key": "metrics/" + n.id }, n.admin.replace(/^https?:\/\//, "")),
     ...(operates() ? [drains(n) ? button(n.draining ? "resume" : "drain", n.draining ? "Resume" : "Drain", { of: n.id }, (n.draining ? "Resume " : "Drain ") + n.id) : ""] : []),
   ]);
   const heads = [["Node", "nowrap"], ["Role", "nowrap"], ["State"], ["Policy", "number"], ["Workers", "number"], ["Up", "number"], ["SAN"], ["Admin", "nowrap"]];
@@ -285,6 +285,11 @@ async function refresh() {
   try {
     if (page.session === null) await refreshSession();
     const view = await ask(`api/v1/overview?limit=${SHOWN}&offset=${page.offset}&find=${encodeURIComponent(page.find)}`);
+    // There are fewer services than before: the ones from the offset on are gone.
+    if (page.offset && !view.services.services.length) {
+      page.offset = 0;
+      return refresh();
+    }
     page.view = view;
     draw(view);
     refreshPeers();

@@ -37,15 +37,23 @@ const address = (host, port) => (host.includes(":") ? `[${host}]:${port}` : `${h
 const several = (n, one, more) => `${count(n)} ${n === 1 ? one : more || one + "s"}`;
 const empty = (text) => h("p", { class: "empty" }, text);
 
-// Replaces what is in an element. The control that has the focus keeps it, by its data-key.
+// Replaces what is in an element. The control that has the focus keeps it, and boxes keep how far they are scrolled, by their data-key.
 function put(id, ...content) {
   const place = byId(id);
+  const keyed = () => [...place.querySelectorAll("[data-key]")];
   const focused = place.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
+  const scrolled = keyed().filter((one) => one.scrollLeft || one.scrollTop).map((one) => [one.dataset.key, one.scrollLeft, one.scrollTop]);
   place.replaceChildren(...content.flat(Infinity).filter((child) => child !== null && child !== undefined));
-  if (focused === undefined) return;
-  const again = [...place.querySelectorAll("[data-key]")].find((one) => one.dataset.key === focused);
-  if (again) again.focus();
+  if (focused === undefined && !scrolled.length) return;
+  const again = keyed();
+  const named = (key) => again.find((one) => one.dataset.key === key);
+  // The reader may have scrolled away from the control.
+  if (focused !== undefined && named(focused)) named(focused).focus({ preventScroll: true });
+  for (const [key, left, top] of scrolled) if (named(key)) Object.assign(named(key), { scrollLeft: left, scrollTop: top });
 }
+
+/** A box that scrolls by itself where its content is wider than the page. */
+const scroller = (name, content) => h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": name, "data-key": "scroll/" + name }, content);
 
 function count(n) {
   if (n === null || n === undefined) return "–";
@@ -88,6 +96,15 @@ function missing(list) {
   return (list || []).map((u) => h("p", { class: "small mark warn" }, `▲ ${u.node} did not answer: ${u.error}`));
 }
 
+const KEPT_MAX = 16384;
+
+/** Keeps a value by its key: at most KEPT_MAX, those that were set last. */
+function keep(map, key, value) {
+  map.delete(key);
+  map.set(key, value);
+  if (map.size > KEPT_MAX) map.delete(map.keys().next().value);
+}
+
 const rates = new Map();
 
 // Growth of a counter per second since the overview before; null at the first one, and where it fell: then it was started anew.
@@ -95,7 +112,7 @@ function perSecond(key, at, total) {
   const before = rates.get(key);
   if (!before || at > before.at) {
     const grown = before && total >= before.total;
-    rates.set(key, { at, total, rate: grown ? 1000 * (total - before.total) / (at - before.at) : null });
+    keep(rates, key, { at, total, rate: grown ? 1000 * (total - before.total) / (at - before.at) : null });
   }
   return rates.get(key).rate;
 }

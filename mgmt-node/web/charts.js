@@ -94,11 +94,16 @@ async function refreshSeries() {
   const brief = shown.filter((object) => !page.opened.has(object));
   const read = async (objects, points) => {
     if (!objects.length) return;
-    const view = await ask(`api/v1/series?points=${points}&object=` + objects.slice(0, 64).map(encodeURIComponent).join(","));
+    const asked = objects.slice(0, 64);
+    const view = await ask(`api/v1/series?points=${points}&object=` + asked.map(encodeURIComponent).join(","));
     interval_ms = view.interval_ms;
+    // Of what is not in the answer there are no figures any longer.
+    for (const object of asked) series.delete(object);
     for (const found of view.objects) series.set(found.object, found);
   };
-  await Promise.allSettled([read(opened, POINTS), read(brief.slice(0, 64), SPARK.points)]);
+  await Promise.allSettled([read(opened, POINTS), read(brief, SPARK.points)]);
+  const here = new Set(shown);
+  for (const object of [...series.keys()]) if (!here.has(object)) series.delete(object);
   draw(page.view);
 }
 

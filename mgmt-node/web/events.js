@@ -4,18 +4,28 @@
 const EVENTS_MAX = 200;
 const WAIT_S = 25;
 const SEVERITIES = { info: ["", "·", 0], warning: ["warn", "▲", 1], error: ["bad", "✕", 2] };
-const events = { list: [], cursor: null, missed: 0 };
+const events = { list: [], cursor: null, missed: 0, day: null };
 
 const severityOf = (e) => SEVERITIES[e.severity] || SEVERITIES.info;
 
+const dayOf = (time) => time.toDateString();
+
+/** When an event happened: with its date unless that is today. Nodes' clocks may be wrong beyond what a date can be. */
+function timeOf(time_ms) {
+  const time = new Date(time_ms);
+  if (Number.isNaN(time.valueOf())) return h("time", {}, "unknown time");
+  return h("time", { datetime: time.toISOString() }, dayOf(time) === events.day ? time.toLocaleTimeString() : time.toLocaleString());
+}
+
 function drawEvents() {
+  events.day = dayOf(new Date());
   const least = Number(byId("events-severity").value);
   const find = byId("events-find").value.trim().toLowerCase();
   const fits = (e) => severityOf(e)[2] >= least && (!find || `${e.object} ${e.kind} ${e.text}`.toLowerCase().includes(find));
   const shown = events.list.filter(fits);
   const item = (e) => {
     const [kind, sign] = severityOf(e);
-    return h("li", {}, h("time", { datetime: new Date(e.time_ms).toISOString() }, new Date(e.time_ms).toLocaleTimeString()),
+    return h("li", {}, timeOf(e.time_ms),
       mark(kind, sign, e.severity), h("span", { class: "event" }, h("code", {}, e.object), " " + e.text, h("span", { class: "quiet small" }, ` ${e.kind} at ${e.origin}`)));
   };
   put("events", shown.length ? h("ol", { class: "events" }, shown.map(item)) : empty(events.list.length ? "No event fits." : "No event yet."),
@@ -43,7 +53,7 @@ async function followEvents() {
   events.cursor = view.cursor;
   events.missed += view.missed || 0;
   events.list = [...fresh, ...events.list].slice(0, EVENTS_MAX);
-  if (fresh.length || !byId("events").hasChildNodes()) drawEvents();
+  if (fresh.length || !byId("events").hasChildNodes() || events.day !== dayOf(new Date())) drawEvents();
 }
 
 for (const id of ["events-severity", "events-find"]) byId(id).addEventListener("input", drawEvents);

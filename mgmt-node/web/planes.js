@@ -11,7 +11,7 @@ function plot(key, value, mark, what) {
   const values = courses.get(key) || [];
   values.push(value);
   if (values.length > HISTORY) values.shift();
-  courses.set(key, values);
+  keep(courses, key, values);
   const top = Math.max(...values, mark || 0, 1e-9);
   const y = (v) => (PLOT.height - 1 - (PLOT.height - 3) * v / top).toFixed(1);
   const x = (at) => (PLOT.width * (at + HISTORY - values.length) / (HISTORY - 1)).toFixed(1);

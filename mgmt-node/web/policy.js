@@ -2,10 +2,13 @@
 // blocks of client networks.
 "use strict";
 
-// Which generation the text was made from, and the text whose differences were shown.
-const editor = { base: null, checked: null, loaded: "" };
+// Which generation the text will replace, the text whose differences were shown, the text as it was loaded, and from which generation of the past; 0: from
+// the one in force.
+const editor = { base: null, checked: null, loaded: "", past: 0 };
 
 const text = () => byId("policy-text");
+/** Whether the reader has changed the text. */
+const edited = () => text().value !== editor.loaded;
 
 /** Fetches a generation's policy; 0: the one in force, none: an empty one. */
 async function policyText(number) {
@@ -17,18 +20,46 @@ async function policyText(number) {
   }
 }
 
-/** Puts a generation's policy into the text box; it will replace the one in force now. */
-async function edit(number) {
-  if (!operates()) return;
+/** Puts a generation's policy into the text box if `replaces` says so once it is there; it will replace the one in force now. Resolves to whether it did. */
+async function load(number, replaces) {
+  if (!operates()) return false;
   const [view, active] = await Promise.all([policyText(number), policyText(0)]);
+  if (!replaces()) return false;
   editor.base = active.generation;
   editor.loaded = view.yaml;
+  editor.past = number === editor.base ? 0 : number;
   editor.checked = null;
   text().value = view.yaml;
   put("policy-diff");
   byId("policy-apply").disabled = true;
-  byId("policy-base").textContent = number && number !== editor.base
+  byId("policy-base").textContent = editor.past
     ? `The policy of generation ${number}, to replace generation ${editor.base}.` : `The policy of generation ${editor.base}, which is in force.`;
+  return true;
+}
+
+/** The same when the reader asks for it. A text that was changed is only replaced with the reader's consent. */
+async function edit(number) {
+  const before = text().value;
+  const what = number ? `the policy of generation ${number}` : "the policy in force";
+  if (edited() && !await question("Discard the changed text?", [`The policy in the text box was changed and not applied. It is replaced by ${what}.`], "Discard")) return false;
+  return load(number, () => !edited() || text().value === before);
+}
+
+/** The same without being asked: a text that nobody has changed follows what is in force. */
+async function keepUp(number) {
+  const before = text().value;
+  const own = () => edited() || editor.past !== 0 || text().value !== before;
+  if (number === editor.base) return;
+  if (editor.base === null || !own()) await load(0, () => !own());
+  else if (number > editor.base) byId("policy-base").textContent = `This text is meant to replace generation ${editor.base}; generation ${number} is in force by now.`;
+}
+
+/** Keeps the text, to replace another generation, and shows how it differs from the policy in force. */
+async function rebase(number) {
+  put("result");
+  editor.base = number;
+  byId("policy-base").textContent = `This text is meant to replace generation ${number}.`;
+  await check();
 }
 
 /** Differences as lines: their sign says what they are, a colour as well. */
@@ -46,16 +77,18 @@ const changed = (view, sign) => (view.diff || "").split("\n").filter((line) => l
 async function check() {
   const yaml = text().value;
   const response = await fetch("api/v1/policy?dry_run=true", { method: "POST", headers: { "content-type": "application/yaml" }, body: yaml, signal: AbortSignal.timeout(2 * TIMEOUT_MS) });
-  const view = await response.json();
+  const view = await response.json().catch(() => ({}));
+  const stale = view.generation !== editor.base;
   editor.checked = response.ok ? { yaml, view } : null;
-  byId("policy-apply").disabled = !response.ok || !view.diff;
+  byId("policy-apply").disabled = !response.ok || !view.diff || stale;
   if (!response.ok) {
-    const errors = (view.errors || []).map((e) => h("li", {}, `line ${e.line}: `, h("code", {}, e.field), ` ${e.message}`, e.allowed ? `; allowed: ${e.allowed}` : ""));
-    return put("policy-diff", mark("bad", "✕", "The policy is wrong. Nothing was changed."), errors.length ? h("ul", {}, errors) : h("p", {}, view.error));
+    const errors = (view.errors || []).map((e) => h("li", {}, e.line ? `line ${e.line}: ` : "", h("code", {}, e.field), ` ${e.message}`, e.allowed ? `; allowed: ${e.allowed}` : ""));
+    put("policy-diff", errors.length ? [mark("bad", "✕", "The policy is wrong. Nothing was changed."), h("ul", {}, errors)] : null);
+    return errors.length ? null : refused({ what: "Show differences" }, response.status, view);
   }
-  const stale = view.generation === editor.base ? null
-    : h("p", {}, mark("warn", "▲", `Generation ${view.generation} is in force by now; the text was made from generation ${editor.base}.`));
-  put("policy-diff", h("p", { class: "small" }, `${several(changed(view, "+"), "line")} added, ${changed(view, "-")} removed against generation ${view.generation}`), stale, diffOf(view),
+  const moved = stale ? h("p", {}, mark("warn", "▲", `Generation ${view.generation} is in force by now; the text was meant to replace generation ${editor.base}. `),
+    button("rebase", `Replace generation ${view.generation}`, { of: view.generation })) : null;
+  put("policy-diff", h("p", { class: "small" }, `${several(changed(view, "+"), "line")} added, ${changed(view, "-")} removed against generation ${view.generation}`), moved, diffOf(view),
     view.warnings.map((one) => h("p", { class: "small" }, mark("warn", "▲", one))));
 }
 
@@ -65,8 +98,8 @@ async function apply() {
   const change = { what: "Apply the policy", method: "POST", path: "policy", query: { file: "page" }, body: yaml, yaml: true, expected: editor.base };
   const words = [`It replaces generation ${editor.base}: ${several(changed(view, "+"), "line")} added, ${changed(view, "-")} removed. Every node checks it first.`];
   if (!await question(`Apply this policy in place of generation ${editor.base}?`, words, "Apply", diffOf(view))) return;
-  // What was refused stays in the box.
-  if (await make(change)) await edit(0);
+  // What was refused stays in the box, and so does what was typed meanwhile.
+  if (await make(change)) await load(0, () => text().value === yaml);
 }
 
 async function rollback(number) {
@@ -87,10 +120,8 @@ async function refreshHistory() {
   };
   const heads = [["Generation", "nowrap"], ["State"], ["Written", "nowrap"], ["sha256"]];
   put("history", history.length ? table("Generations of the policy", operates() ? [...heads, ["Action", "nowrap"]] : heads, history.slice(0, 15).map(row)) : empty("No policy was applied yet."));
-  // A text that nobody has changed follows what is in force.
   const active = history.find((g) => g.phase === "active");
-  const number = active ? active.generation : 0;
-  if (operates() && (editor.base === null || (number !== editor.base && text().value === editor.loaded))) await edit(0);
+  if (operates()) await keepUp(active ? active.generation : 0);
 }
 
 /** What the block lists of the network nodes have: a network counts once, with the packets of all nodes. */

@@ -54,12 +54,11 @@ function drawTopology(nodes, view) {
     return [l.node, l.proxy, l.provider, count(l.links), mark(kind, sign, text)];
   };
   const open = page.opened.has("links");
-  put("topology", h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Drawing of the topology" }, drawing),
+  put("topology", scroller("Drawing of the topology", drawing),
     left ? h("p", { class: "small quiet" }, `${left} more nodes are in the list of nodes`) : null,
     h("p", { class: "small" }, opener("links", several(view.links.length, "link")), " ",
       view.links.length ? (bad ? mark("bad", "✕", `${bad} not up in all parts`) : mark("good", "●", "all up")) : null),
-    open ? h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Links" },
-      table("Links between nodes", [["Node", "nowrap"], ["Proxy", "nowrap"], ["Provider"], ["Links", "number"], ["State"]], view.links.map(row))) : null,
+    open ? scroller("Links", table("Links between nodes", [["Node", "nowrap"], ["Proxy", "nowrap"], ["Provider"], ["Links", "number"], ["State"]], view.links.map(row))) : null,
     missing(view.unreachable));
 }
 

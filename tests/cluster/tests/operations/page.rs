@@ -1,5 +1,6 @@
 //! The operations page in Chromium on a cluster with two network nodes and three of each other tier: login,
-//! live figures, drain and resume, a policy that is applied, a conflict, roll-back, a reader who may not act;
+//! live figures, drain and resume, a policy that is applied, a conflict, roll-back, a reader who may not act,
+//! requests that fail;
 //! axe-core finds nothing wrong with it. `SCREENSHOTS=1` renews those of docs/operations.
 
 use std::fs;
@@ -48,6 +49,14 @@ fn log_in(cluster: &Several, browser: &Browser, role: &str) {
 fn generation(cluster: &Several) -> u64 {
     let view: Value = serde_json::from_str(&cluster.ask(MGMT_NODE, "/api/v1/policy").unwrap()).unwrap();
     view["generation"].as_u64().unwrap()
+}
+
+/// The script that ends [`fails`].
+const ANSWERS: &str = "window.fetch = window.real";
+
+/// Whether the text box names this generation.
+fn replaces(generation: u64) -> String {
+    format!("document.getElementById('policy-base').textContent.includes('generation {generation}')")
 }
 
 fn says(text: &str) -> String {
@@ -105,26 +114,20 @@ fn applies_and_conflicts(cluster: &Several, browser: &Browser) {
     browser.click("#question-agree").unwrap();
     browser.wait(&says(&format!("generation {} is active", before + 1))).unwrap();
     assert_eq!(generation(cluster), before + 1);
+    browser.wait(&format!("{} && !edited()", replaces(before + 1))).unwrap();
 
-    // Another operator applies a policy while this one thinks.
-    browser
-        .wait(&format!(
-            "document.getElementById('policy-base').textContent.includes('generation {}')",
-            before + 1
-        ))
-        .unwrap();
-    change_policy(browser, "port: 8091", "port: 8092");
+    // What becomes of a policy cannot be read.
+    fails(browser, "wait_s=", 401);
+    change_policy(browser, "port: 8091", "port: 8093");
     browser.click("#policy-apply").unwrap();
-    browser.wait("document.getElementById('question').open").unwrap();
-    cluster.apply(false).unwrap();
-    let others = generation(cluster);
     browser.click("#question-agree").unwrap();
-    browser.wait(&says(&format!("generation {others} is in force by now"))).unwrap();
-    assert_eq!(generation(cluster), others, "nothing was changed");
-    browser.click("[data-act=reload]").unwrap();
-    browser
-        .wait(&format!("document.getElementById('policy-base').textContent.includes('generation {others}')"))
-        .unwrap();
+    browser.wait(&says("It is not known what has become of it")).unwrap();
+    browser.script(ANSWERS).unwrap();
+    wait_until("the policy", SOON, || (generation(cluster) == before + 2).then_some(())).unwrap();
+    browser.wait(&replaces(before + 2)).unwrap();
+    discards(browser, "port: 8093");
+    browser.wait(&format!("{} && !edited()", replaces(before + 2))).unwrap();
+    let others = conflicts(cluster, browser);
 
     browser.click(&format!("[data-act=rollback][data-of='{before}']")).unwrap();
     browser.click("#question-agree").unwrap();
@@ -136,7 +139,8 @@ fn applies_and_conflicts(cluster: &Several, browser: &Browser) {
         .filter(|r| r["by"] == "session" && r["stage"] == "done")
         .map(|r| (&r["method"], &r["status"]))
         .collect();
-    let expected = [("POST", 202), ("POST", 409), ("POST", 202), ("DELETE", 204), ("PUT", 204)];
+    let expected =
+        [("POST", 202), ("POST", 409), ("POST", 202), ("POST", 202), ("DELETE", 204), ("PUT", 204)];
     assert_eq!(
         of_page,
         expected
@@ -145,6 +149,85 @@ fn applies_and_conflicts(cluster: &Several, browser: &Browser) {
             .each_ref()
             .map(|(m, s)| (m, s))
     );
+}
+
+/// Reloads the policy in force: a changed text is replaced with the reader's consent only.
+fn discards(browser: &Browser, changed: &str) {
+    let kept = format!(
+        "return document.getElementById('policy-text').value.includes({}) && edited()",
+        json!(changed)
+    );
+    for answer in ["#question-cancel", "#question-agree"] {
+        assert_eq!(browser.script(&kept).unwrap(), true, "{changed}");
+        browser.click("#policy-load").unwrap();
+        browser.click(answer).unwrap();
+    }
+}
+
+/// Another operator applies a policy while this one thinks. Returns its generation.
+fn conflicts(cluster: &Several, browser: &Browser) -> u64 {
+    change_policy(browser, "port: 8093", "port: 8092");
+    browser.click("#policy-apply").unwrap();
+    browser.wait("document.getElementById('question').open").unwrap();
+    cluster.apply(false).unwrap();
+    let others = generation(cluster);
+    browser.click("#question-agree").unwrap();
+    browser.wait(&says(&format!("generation {others} is in force by now"))).unwrap();
+    assert_eq!(generation(cluster), others, "nothing was changed");
+    browser.click("[data-act=rebase]").unwrap();
+    browser
+        .wait(&format!("{} && !document.getElementById('policy-apply').disabled", replaces(others)))
+        .unwrap();
+    discards(browser, "port: 8092");
+    browser.wait(&format!("{} && !edited()", replaces(others))).unwrap();
+    others
+}
+
+/// Requests whose address contains `part` get this status, until [`ANSWERS`].
+fn fails(browser: &Browser, part: &str, status: u16) {
+    let script = format!(
+        "window.real ??= window.fetch;
+         window.fetch = (url, options) => String(url).includes({})
+           ? Promise.resolve(new Response('{{}}', {{ status: {status} }})) : real(url, options);",
+        json!(part)
+    );
+    browser.script(&script).unwrap();
+}
+
+/// What requests that fail do not destroy, or claim.
+fn bears_failures(browser: &Browser) {
+    fails(browser, "dry_run", 503);
+    browser.click("#policy-check").unwrap();
+    browser.wait(&says("Show differences: status 503")).unwrap();
+    let wrong = "return document.getElementById('policy-diff').textContent.includes('wrong')";
+    assert_eq!(browser.script(wrong).unwrap(), false);
+    fails(browser, "api/v1/login", 500);
+    browser.click("[data-act=logout]").unwrap();
+    browser.wait(&says("Not logged out: status 500")).unwrap();
+    browser.script(ANSWERS).unwrap();
+
+    browser.script("page.session.role = 'viewer'; refused({ what: 'Drain' }, 403, {})").unwrap();
+    browser.wait("operates()").unwrap();
+    browser.script("page.offset = 40; refresh()").unwrap();
+    browser.wait("page.offset === 0 && document.querySelector('.service') !== null").unwrap();
+    browser.script("series.set('service/none', { figures: [] })").unwrap();
+    browser.wait("!series.has('service/none')").unwrap();
+    let times = "return [8.65e15, Date.now() - 2 * 864e5].map((ms) => timeOf(ms).textContent)";
+    let times = browser.script(times).unwrap();
+    assert_eq!(times[0], "unknown time");
+    assert!(times[1].as_str().unwrap().contains("/20"), "{times}");
+}
+
+/// Boxes that scroll keep their place and the focus when they are drawn again.
+fn keeps_its_place(browser: &Browser) {
+    browser.look(NARROW, "light").unwrap();
+    let scroll = "window.box = document.querySelector('[data-key^=\"scroll/\"]');
+        box.focus(); box.scrollLeft = 60; return box.scrollLeft";
+    assert_eq!(browser.script(scroll).unwrap(), 60);
+    browser.wait("!box.isConnected").unwrap();
+    let place = "return [document.activeElement.dataset.key, document.activeElement.scrollLeft]";
+    assert_eq!(browser.script(place).unwrap(), json!(["scroll/Drawing of the topology", 60]));
+    browser.look(WIDE, "light").unwrap();
 }
 
 fn looks_right(browser: &Browser, axe: &str, folder: &Path) {
@@ -207,6 +290,8 @@ fn an_operator_acts_on_the_page_and_a_viewer_looks() {
         std::thread::sleep(Duration::from_secs(hold));
     }
     looks_right(&browser, &axe, &folder);
+    keeps_its_place(&browser);
+    bears_failures(&browser);
 
     browser.click("[data-act=logout]").unwrap();
     browser.wait("location.pathname === '/login'").unwrap();
