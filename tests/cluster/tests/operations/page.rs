@@ -179,7 +179,7 @@ fn conflicts(cluster: &Several, browser: &Browser) -> u64 {
         .wait(&format!("{} && !document.getElementById('policy-apply').disabled", replaces(others)))
         .unwrap();
     discards(browser, "port: 8092");
-    browser.wait(&format!("{} && !edited()", replaces(others))).unwrap();
+    browser.wait(&format!("{} && !edited() && generation() === {others}", replaces(others))).unwrap();
     others
 }
 
