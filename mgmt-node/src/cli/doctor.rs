@@ -15,6 +15,7 @@ mod interfaces;
 mod kernel;
 mod network;
 mod processes;
+mod programs;
 pub(super) mod render;
 mod storage;
 #[cfg(test)]
@@ -32,13 +33,12 @@ use super::client::Client;
 use super::error::CliError;
 use super::paint::Paint;
 use super::{Context, identity, put, show_as};
-use host::NotRun;
-
 pub(super) use capabilities::compare;
 pub(super) use cluster::Cluster;
 pub(super) use configuration::Daemon;
 pub(super) use finding::{Finding, Findings, Level};
-pub(super) use host::Host;
+pub(super) use host::{Host, NotRun};
+pub(super) use programs::Ran;
 
 /// Arguments of `cspctl doctor`.
 #[derive(Debug, Args)]
@@ -230,6 +230,10 @@ pub(super) async fn look(cli: &Cli, root: &Path) -> Result<(Seen, Option<Context
         return Err(CliError::Usage(format!("--root {} is no folder", root.display())));
     }
     let host = Host::new(root);
+    if !host.opens() {
+        let root = root.display();
+        return Err(CliError::Usage(format!("--root {root} cannot be looked into (that needs Linux 5.6)")));
+    }
     let (daemons, broken) = configuration::read(&host);
     let folder = identity::folder(cli.identity.as_deref());
     let credentials = identity::open(folder.as_deref());
@@ -250,7 +254,7 @@ pub(super) async fn look(cli: &Cli, root: &Path) -> Result<(Seen, Option<Context
     let no_cluster = no_identity.or_else(|| asked.as_ref().err().cloned()).unwrap_or_default();
     let (cluster, server_given) = (asked.ok(), cli.server.is_some());
     let context = context.ok().filter(|_| cluster.is_some());
-    let identity = folder;
+    let identity = folder.map(|folder| std::path::absolute(&folder).unwrap_or(folder));
     Ok((Seen { host, daemons, broken, identity, server, server_given, cluster, no_cluster }, context))
 }
 

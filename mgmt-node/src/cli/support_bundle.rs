@@ -7,6 +7,7 @@ mod archive;
 mod secrets;
 #[cfg(test)]
 mod tests;
+mod values;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::args::Cli;
-use super::doctor::{Host, Report, Seen, look};
+use super::doctor::{Host, NotRun, Ran, Report, Seen, look};
 use super::error::CliError;
 use super::{Context, identity, show_as};
 use crate::fanout::{Fanout, Target};
@@ -144,6 +145,10 @@ impl Bundle {
         let report = serde_json::to_value(Report::of(seen, &[])).unwrap_or_default();
         self.add_json("doctor.json", report)?;
         self.add_json("versions.json", versions(seen))?;
+        // A large cluster fills the bundle: what only this host has comes first.
+        self.configuration(seen)?;
+        self.host(&seen.host)?;
+        self.journal(&seen.host)?;
         match context {
             Some(context) => {
                 self.cluster(context).await?;
@@ -151,9 +156,7 @@ impl Bundle {
             }
             None => self.archive.missing("cluster", seen.no_cluster()),
         }
-        self.configuration(seen)?;
-        self.host(&seen.host)?;
-        self.journal(&seen.host)
+        Ok(())
     }
 
     fn add_json(&mut self, name: &str, value: Value) -> std::io::Result<()> {
@@ -257,15 +260,13 @@ impl Bundle {
             match host.bytes(file, PART_LEN_MAX as u64) {
                 Some(bytes) => {
                     let text = String::from_utf8_lossy(&bytes);
-                    // Certificates have hex digits nowhere, and serial numbers are no secrets.
-                    let pem = file.extension().is_some_and(|extension| extension == "pem");
-                    let text = if pem { certificates(&text) } else { text.into_owned() };
-                    self.add_text(
-                        &name,
-                        &text,
-                        if pem { Origin::Api } else { Origin::Host },
-                        Keep::Beginning,
-                    )?;
+                    let (text, origin) = match file.extension().and_then(|extension| extension.to_str()) {
+                        // Certificates have hex digits nowhere, and serial numbers are no secrets.
+                        Some("pem") => (certificates(&text), Origin::Api),
+                        Some("yaml") => (text.into_owned(), Origin::Yaml),
+                        _ => (text.into_owned(), Origin::Settings),
+                    };
+                    self.add_text(&name, &text, origin, Keep::Beginning)?;
                 }
                 None => self.archive.missing(&name, "this user may not read it"),
             }
@@ -282,7 +283,7 @@ impl Bundle {
             }
         }
         for (name, program, arguments) in HOST_PROGRAMS {
-            self.program(host, name, (program, arguments), Keep::Beginning)?;
+            self.program(name, program, host.run(program, arguments), Keep::Beginning)?;
         }
         Ok(())
     }
@@ -290,17 +291,17 @@ impl Bundle {
     fn journal(&mut self, host: &Host) -> std::io::Result<()> {
         let arguments =
             ["--no-pager", "--output=short-iso-precise", "--unit=csp-*", "--lines", JOURNAL_LINES];
-        self.program(host, "journal.txt", ("journalctl", &arguments), Keep::End)
+        self.program("journal.txt", "journalctl", host.run_to_end("journalctl", &arguments), Keep::End)
     }
 
     fn program(
         &mut self,
-        host: &Host,
         name: &str,
-        (program, arguments): (&str, &[&str]),
+        program: &str,
+        ran: Result<Ran, NotRun>,
         keep: Keep,
     ) -> std::io::Result<()> {
-        match host.run(program, arguments) {
+        match ran {
             Ok(ran) if ran.out.is_empty() => {
                 let why = ran.err.lines().next().unwrap_or("it wrote nothing");
                 self.archive.missing(name, &format!("{program}: {}", self.secrets.text(why, Origin::Host)));

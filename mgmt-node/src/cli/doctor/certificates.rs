@@ -1,11 +1,12 @@
 //! Check of identities: certificates of this host's nodes and of the caller.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use csp_identity::{Folder, IdentityRole, KEY, UnixTime};
+use csp_identity::{CERTIFICATE, Folder, IdentityRole, KEY, UnixTime};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
@@ -31,10 +32,9 @@ pub fn check(seen: &Seen, findings: &mut Findings) {
             ),
         }
     }
-    let own = seen.identity.iter().map(|path| (seen.host.path(path), Vec::new()));
-    let of_nodes = folders.into_iter().map(|(path, daemons)| (seen.host.path(path), daemons));
+    let own = seen.identity.iter().map(|path| (path.clone(), Vec::new()));
     let mut all: BTreeMap<PathBuf, Vec<&Daemon>> = own.collect();
-    all.extend(of_nodes);
+    all.extend(folders);
     if all.is_empty() && findings.is_well() {
         findings.info(
             "no certificate is configured here",
@@ -43,8 +43,31 @@ pub fn check(seen: &Seen, findings: &mut Findings) {
         );
     }
     for (folder, daemons) in all {
-        folder_of(&folder, &daemons, findings);
+        match place(seen, &folder) {
+            Ok(path) => folder_of(&path, &daemons, findings),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                unusable(format!("{}/{CERTIFICATE}: {error}", folder.display()), findings);
+            }
+            Err(error) => findings.not_checked(&folder.display().to_string(), error),
+        }
     }
+}
+
+/// Returns where a folder is whose files are all in it. Those of another root than `/` may be links to files
+/// of the running host.
+fn place(seen: &Seen, folder: &Path) -> std::io::Result<PathBuf> {
+    let path = seen.host.path(folder)?;
+    let mut names = seen.host.names(folder).into_iter();
+    let link = names.find(|name| !seen.host.path(folder.join(name)).is_ok_and(|at| at == path.join(name)));
+    match link {
+        Some(name) => Err(std::io::Error::other(format!("its {name} is a link"))),
+        None => Ok(path),
+    }
+}
+
+fn unusable(found: String, findings: &mut Findings) {
+    let why = "its holder cannot prove to peers who it is";
+    findings.error(found, why, "cspctl pki issue ROLE ID    # and copy the folder");
 }
 
 fn folder_of(path: &Path, daemons: &[&Daemon], findings: &mut Findings) {
@@ -52,14 +75,7 @@ fn folder_of(path: &Path, daemons: &[&Daemon], findings: &mut Findings) {
     let folder = match Folder::read(path) {
         Ok(folder) => folder,
         Err(error) if is_denied(path) => return findings.not_checked(&format!("{shown}"), error),
-        Err(error) => {
-            let why = "its holder cannot prove to peers who it is";
-            return findings.error(
-                error.to_string(),
-                why,
-                "cspctl pki issue ROLE ID    # and copy the folder",
-            );
-        }
+        Err(error) => return unusable(error.to_string(), findings),
     };
     let holder = &folder.holder;
     let issue = format!("cspctl pki issue {} {}", holder.identity.role, holder.identity.id);

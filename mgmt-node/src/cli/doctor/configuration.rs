@@ -11,10 +11,13 @@ use serde::Deserialize;
 
 use super::finding::Findings;
 use super::host::{Host, NotRun};
+use super::programs::Ran;
 use super::{Seen, processes};
 
 /// The daemons that a host may have, with the default of `san.port`.
 const ROLES: [Role; 4] = [Role::NetworkNode, Role::ProxyNode, Role::AppNode, Role::MgmtNode];
+/// The program that runs a network node and a proxy node.
+const EDGE: &str = "csp-edge-node";
 /// Default of `san.port`.
 const SAN_PORT: u16 = 7100;
 /// Distance of the ports of channels from those of tunnels.
@@ -142,16 +145,33 @@ impl Daemon {
 
     /// The programs of which one runs this node.
     pub fn programs(&self) -> Vec<String> {
-        let edge =
-            matches!(self.role, Role::NetworkNode | Role::ProxyNode).then(|| "csp-edge-node".to_owned());
+        let edge = matches!(self.role, Role::NetworkNode | Role::ProxyNode).then(|| EDGE.to_owned());
         std::iter::once(self.program()).chain(edge).collect()
     }
 
     /// The unit that runs this node: the edge's where that is what runs.
     pub fn unit(&self, host: &Host) -> String {
         let running = processes::all(host);
-        let edge = running.iter().any(|process| process.program == "csp-edge-node");
-        if edge && self.programs().len() > 1 { "csp-edge-node".to_owned() } else { self.program() }
+        let runs = running.iter().any(|process| process.program == EDGE);
+        // Packages of the edge and of its tiers exclude each other.
+        let has = |program: &str| host.exists(format!("/usr/lib/systemd/system/{program}.service"));
+        let edge = runs || (has(EDGE) && !has(&self.program()));
+        if edge && self.programs().len() > 1 { EDGE.to_owned() } else { self.program() }
+    }
+
+    /// Asks a program of those that are installed whether it takes the file. Returns its command line with
+    /// the answer.
+    fn checked(&self, host: &Host) -> (String, Result<Ran, NotRun>) {
+        let own = ("--config".to_owned(), self.program());
+        let edge = (format!("--{}", self.role), EDGE.to_owned());
+        let ways = [own, edge].into_iter().take(self.programs().len());
+        let mut asked = ways.map(|(option, program)| {
+            let arguments = [option.as_str(), &self.file, "--check-config"];
+            let ran = host.run(&program, &arguments);
+            (format!("{program} {}", arguments.join(" ")), ran)
+        });
+        let missing = (self.program(), Err(NotRun::Missing(self.programs().join(" or "))));
+        asked.find(|(_, ran)| !matches!(ran, Err(NotRun::Missing(_)))).unwrap_or(missing)
     }
 
     /// How many data workers it has.
@@ -250,23 +270,42 @@ pub fn check(seen: &Seen, findings: &mut Findings) {
         let why = "its daemon does not start";
         findings.error(broken.problem.clone(), why, format!("${{EDITOR:-vi}} {}", broken.file));
     }
+    let mut of_edge = Vec::new();
     for daemon in &seen.daemons {
-        let arguments = ["--config", &daemon.file, "--check-config"];
-        match seen.host.run(&daemon.program(), &arguments) {
+        let (command, ran) = daemon.checked(&seen.host);
+        match ran {
             Ok(ran) if ran.code == 0 => {
-                findings.ok(format!("{} is right, node {}", daemon.file, daemon.config.node.id))
+                findings.ok(format!("{} is right, node {}", daemon.file, daemon.config.node.id));
+                if command.starts_with(EDGE) {
+                    of_edge.push((format!("--{}", daemon.role), daemon.file.as_str()));
+                }
             }
-            Ok(ran) => {
-                let first = ran.err.lines().next().unwrap_or("its daemon refuses it").to_owned();
-                let remedy = format!("{} --config {} --check-config", daemon.program(), daemon.file);
-                findings.error(first, "its daemon does not start", remedy);
-            }
-            Err(why @ (NotRun::Missing(_) | NotRun::Failed(..))) => findings.warning(
+            Ok(ran) => findings.error(refusal(&ran), "its daemon does not start", command),
+            Err(why @ NotRun::Missing(_)) => findings.warning(
                 format!("{} is there and its daemon is not: {why}", daemon.file),
                 "the node cannot run",
-                format!("apt install {}", daemon.program()),
+                format!("apt install {}", daemon.programs().join("    # or ")),
+            ),
+            Err(why @ NotRun::Failed(..)) => findings.warning(
+                format!("{} is there and its daemon does not check it: {why}", daemon.file),
+                "the node may not run",
+                command,
             ),
             Err(why) => findings.not_checked(&format!("whether {} is right", daemon.file), why),
         }
     }
+    // Files that are right each may not go together.
+    if let [(one, file), (other, of_other)] = &of_edge[..] {
+        let arguments = [one.as_str(), file, other, of_other, "--check-config"];
+        if let Ok(ran) = seen.host.run(EDGE, &arguments)
+            && ran.code != 0
+        {
+            let remedy = format!("{EDGE} {}", arguments.join(" "));
+            findings.error(refusal(&ran), "the edge does not start", remedy);
+        }
+    }
+}
+
+fn refusal(ran: &Ran) -> String {
+    ran.err.lines().next().unwrap_or("its daemon refuses it").to_owned()
 }

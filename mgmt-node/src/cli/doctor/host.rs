@@ -3,41 +3,24 @@
 //! Every file is read through [`Host`], bounded in bytes, so that a check sees a fabricated tree in its tests
 //! as it sees `/`.
 
-use std::io::Read;
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
-use std::time::Duration;
+
+use rustix::fs::{CWD, Dir, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat};
 
 use super::interfaces::{self, Interface};
+use super::programs::{self, Part, Ran};
 
 /// Longest text read of a file, in bytes.
 const TEXT_LEN_MAX: u64 = 1 << 20;
 /// Most names read of a folder.
 const NAMES_MAX: usize = 65_536;
-/// Longest output read of a program, in bytes.
-const OUTPUT_LEN_MAX: u64 = 16 << 20;
-/// Longest errors read of a program, in bytes.
-const ERRORS_LEN_MAX: u64 = 64 << 10;
-/// How long a program may run.
-const RUN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Where programs are looked for, whatever PATH the caller has.
-const PROGRAMS: &str = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin";
-
-/// What a program has written, and how it ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ran {
-    /// Exit code; -1 after a signal.
-    pub code: i32,
-    /// Standard output.
-    pub out: String,
-    /// Standard error.
-    pub err: String,
-}
 
 /// Why a program has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,7 +52,7 @@ pub struct Space {
 /// What files do not have.
 pub trait Calls: std::fmt::Debug {
     /// Runs a program to its end, bounded in time and in bytes.
-    fn run(&self, program: &str, arguments: &[&str]) -> Result<Ran, NotRun>;
+    fn run(&self, program: &str, arguments: &[&str], part: Part) -> Result<Ran, NotRun>;
     /// Returns the room of the file system that holds `path`.
     fn space(&self, path: &Path) -> Result<Space, NotRun>;
     /// Returns the limit of locked memory of this process, in bytes; `Some(None)` if there is none.
@@ -83,8 +66,8 @@ pub trait Calls: std::fmt::Debug {
 pub struct Running;
 
 impl Calls for Running {
-    fn run(&self, program: &str, arguments: &[&str]) -> Result<Ran, NotRun> {
-        run(program, arguments)
+    fn run(&self, program: &str, arguments: &[&str], part: Part) -> Result<Ran, NotRun> {
+        programs::run(program, arguments, part)
     }
 
     fn space(&self, path: &Path) -> Result<Space, NotRun> {
@@ -103,7 +86,7 @@ impl Calls for Running {
     }
 
     fn connect(&self, to: &str) -> Option<Result<(), String>> {
-        Some(connect(to))
+        Some(programs::connect(to))
     }
 }
 
@@ -112,7 +95,7 @@ impl Calls for Running {
 pub struct Elsewhere;
 
 impl Calls for Elsewhere {
-    fn run(&self, _: &str, _: &[&str]) -> Result<Ran, NotRun> {
+    fn run(&self, _: &str, _: &[&str], _: Part) -> Result<Ran, NotRun> {
         Err(NotRun::Elsewhere)
     }
 
@@ -127,57 +110,6 @@ impl Calls for Elsewhere {
     fn connect(&self, _: &str) -> Option<Result<(), String>> {
         None
     }
-}
-
-fn connect(to: &str) -> Result<(), String> {
-    let mut addresses = to.to_socket_addrs().map_err(|error| error.to_string())?;
-    let first: SocketAddr = addresses.next().ok_or("it has no address")?;
-    TcpStream::connect_timeout(&first, CONNECT_TIMEOUT).map(drop).map_err(|error| error.to_string())
-}
-
-/// Starts a program with an empty environment, reads what it writes, and kills it when it takes too long.
-fn run(program: &str, arguments: &[&str]) -> Result<Ran, NotRun> {
-    let path = find(program).ok_or_else(|| NotRun::Missing(program.to_owned()))?;
-    let failed = |why: String| NotRun::Failed(program.to_owned(), why);
-    let mut child = Command::new(path)
-        .args(arguments)
-        .env_clear()
-        .env("PATH", PROGRAMS)
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| failed(error.to_string()))?;
-    let (send, receive) = mpsc::channel();
-    let (out, err) = (child.stdout.take(), child.stderr.take());
-    let errors = std::thread::spawn(move || err.map(|pipe| read_text(pipe, ERRORS_LEN_MAX)));
-    std::thread::spawn(move || send.send(out.map(|pipe| read_text(pipe, OUTPUT_LEN_MAX))));
-    let Ok(out) = receive.recv_timeout(RUN_TIMEOUT) else {
-        let _ = child.kill();
-        let _ = child.wait();
-        return Err(failed(format!("no end within {} s", RUN_TIMEOUT.as_secs())));
-    };
-    // A program that writes more than is read waits for a reader: it ends here. One that has closed its
-    // output is about to end.
-    if out.as_ref().is_some_and(|text| text.len() as u64 >= OUTPUT_LEN_MAX) {
-        let _ = child.kill();
-    }
-    let status = child.wait().map_err(|error| failed(error.to_string()))?;
-    let err = errors.join().ok().flatten().unwrap_or_default();
-    Ok(Ran { code: status.code().unwrap_or(-1), out: out.unwrap_or_default(), err })
-}
-
-/// Returns where a program is; one with a path is there or nowhere.
-fn find(program: &str) -> Option<PathBuf> {
-    let candidates = PROGRAMS.split(':').map(|folder| Path::new(folder).join(program));
-    candidates.into_iter().find(|path| path.is_file())
-}
-
-fn read_text(pipe: impl Read, most: u64) -> String {
-    let mut bytes = Vec::new();
-    let _ = pipe.take(most).read_to_end(&mut bytes);
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// A host, or a tree of files that stands for one.
@@ -201,10 +133,29 @@ impl Host {
         Host { root: root.to_owned(), calls: Box::new(calls) }
     }
 
-    /// Returns where a file of the host is.
-    pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+    /// Returns whether the tree can be looked into.
+    pub fn opens(&self) -> bool {
+        self.open(Path::new("/"), OFlags::PATH | OFlags::DIRECTORY).is_ok()
+    }
+
+    /// Opens a file of the host. Below another root than `/`, absolute links and `..` stay below it.
+    fn open(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+        let flags = flags | OFlags::CLOEXEC;
+        if self.root == Path::new("/") {
+            return Ok(openat(CWD, self.root.join(path), flags, Mode::empty())?);
+        }
+        let root = openat(CWD, &self.root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)?)
+    }
+
+    /// Returns where a file of the host is; below another root than `/` its links are followed for that.
+    pub fn path(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
         let path = path.as_ref();
-        self.root.join(path.strip_prefix("/").unwrap_or(path))
+        if self.root == Path::new("/") {
+            return Ok(self.root.join(path));
+        }
+        let file = self.open(path, OFlags::PATH)?;
+        std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
     }
 
     /// Returns a file's text without surrounding white space; `None` if it cannot be read. What is longer
@@ -215,13 +166,13 @@ impl Host {
 
     /// Returns the beginning of a regular file.
     pub fn bytes(&self, path: &Path, most: u64) -> Option<Vec<u8>> {
-        let path = self.path(path);
         // A pipe would keep the reader waiting.
-        if !path.metadata().ok()?.is_file() {
+        let file = File::from(self.open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY).ok()?);
+        if !file.metadata().ok()?.is_file() {
             return None;
         }
         let mut bytes = Vec::new();
-        std::fs::File::open(path).ok()?.take(most).read_to_end(&mut bytes).ok()?;
+        file.take(most).read_to_end(&mut bytes).ok()?;
         Some(bytes)
     }
 
@@ -232,37 +183,55 @@ impl Host {
 
     /// Returns the names in a folder in order; empty if it cannot be read.
     pub fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
-        let Ok(entries) = std::fs::read_dir(self.path(folder)) else { return Vec::new() };
-        let names =
-            entries.take(NAMES_MAX).flatten().filter_map(|entry| entry.file_name().into_string().ok());
-        let mut names: Vec<String> = names.collect();
+        let folder = self.open(folder.as_ref(), OFlags::RDONLY | OFlags::DIRECTORY);
+        let Some(entries) = folder.ok().and_then(|folder| Dir::new(folder).ok()) else { return Vec::new() };
+        let names = entries.take(NAMES_MAX).flatten();
+        let names = names.filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned));
+        let mut names: Vec<String> = names.filter(|name| name != "." && name != "..").collect();
         names.sort();
         names
     }
 
-    /// Returns whether there is something at `path`.
+    /// Returns whether there is something at `path`; an error if that cannot be known.
+    pub fn has(&self, path: impl AsRef<Path>) -> io::Result<bool> {
+        match self.open(path.as_ref(), OFlags::PATH | OFlags::NOFOLLOW) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns whether something is seen at `path`.
     pub fn exists(&self, path: impl AsRef<Path>) -> bool {
-        self.path(path).symlink_metadata().is_ok()
+        self.has(path).unwrap_or(false)
     }
 
     /// Returns where a symbolic link leads to.
     pub fn link(&self, path: &str) -> Option<PathBuf> {
-        std::fs::read_link(self.path(path)).ok()
+        let link = self.open(Path::new(path), OFlags::PATH | OFlags::NOFOLLOW).ok()?;
+        let to = readlinkat(link, "", Vec::new()).ok()?;
+        Some(OsString::from_vec(to.into_bytes()).into())
     }
 
     /// Returns the permission bits of a file.
     pub fn mode(&self, path: impl AsRef<Path>) -> Option<u32> {
-        self.path(path).metadata().ok().map(|metadata| metadata.mode() & 0o7777)
+        let file = File::from(self.open(path.as_ref(), OFlags::PATH).ok()?);
+        file.metadata().ok().map(|metadata| metadata.mode() & 0o7777)
     }
 
     /// Runs a program, see [`Calls::run`].
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<Ran, NotRun> {
-        self.calls.run(program, arguments)
+        self.calls.run(program, arguments, Part::Beginning)
+    }
+
+    /// Runs a program of whose output the end counts, see [`Calls::run`].
+    pub fn run_to_end(&self, program: &str, arguments: &[&str]) -> Result<Ran, NotRun> {
+        self.calls.run(program, arguments, Part::End)
     }
 
     /// Returns the room of a file system, see [`Calls::space`].
     pub fn space(&self, path: &Path) -> Result<Space, NotRun> {
-        self.calls.space(&self.path(path))
+        self.calls.space(&self.path(path).map_err(|_| NotRun::Elsewhere)?)
     }
 
     /// Returns the limit of locked memory, see [`Calls::memlock`].

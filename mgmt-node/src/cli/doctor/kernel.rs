@@ -7,6 +7,7 @@ use std::path::Path;
 
 use csp_types::Role;
 
+use super::super::table::bytes;
 use super::finding::{Findings, Level};
 use super::{Seen, processes};
 
@@ -16,6 +17,8 @@ const RELEASE_MIN: (u64, u64) = (5, 6);
 const RELEASE_LEVEL_1: (u64, u64) = (5, 18);
 /// Longest configuration of a kernel, in bytes.
 const CONFIG_LEN_MAX: u64 = 4 << 20;
+/// The network node's folder in the BPF file system.
+const BPF_FOLDER: &str = "/sys/fs/bpf/csp-network";
 /// Locked memory below which RDMA is not to be expected to work, in bytes.
 const MEMLOCK_MIN: u64 = 64 << 20;
 /// Difference of clocks that shows in traces and certificates, in milliseconds.
@@ -134,11 +137,15 @@ pub fn bpf_fs(seen: &Seen, findings: &mut Findings) {
         return findings.warning("/sys/fs/bpf is not mounted", why, "mount -t bpf bpf /sys/fs/bpf");
     }
     let packaged = seen.host.exists("/usr/lib/systemd/system/csp-network-node.service");
-    if packaged && !seen.host.exists("/sys/fs/bpf/csp-network") {
-        let remedy = "systemd-tmpfiles --create && systemctl restart csp-network-node";
-        return findings.warning("/sys/fs/bpf/csp-network, the node's own folder, is missing", why, remedy);
+    match seen.host.has(BPF_FOLDER) {
+        Ok(false) if packaged => {
+            let remedy = "systemd-tmpfiles --create && systemctl restart csp-network-node";
+            findings.warning(format!("{BPF_FOLDER}, the node's own folder, is missing"), why, remedy);
+        }
+        // The file system is its owner's alone.
+        Err(error) if packaged => findings.not_checked(BPF_FOLDER, error),
+        _ => findings.ok("/sys/fs/bpf is mounted"),
     }
-    findings.ok("/sys/fs/bpf is mounted");
 }
 
 /// `tun`: TAP devices, by which AF_XDP ports give the host's kernel its packets.
@@ -164,16 +171,16 @@ pub fn memlock(seen: &Seen, findings: &mut Findings) {
     let why = "RDMA and AF_XDP lock the memory that they transfer from";
     let mut judge = |who: String, limit: Option<u64>, unit: &str| match limit {
         None => findings.ok(format!("{who} may lock any amount of memory")),
-        Some(bytes) if bytes >= MEMLOCK_MIN => {
-            findings.ok(format!("{who} may lock {}", super::super::table::bytes(bytes)));
+        Some(limit) if limit >= MEMLOCK_MIN => {
+            findings.ok(format!("{who} may lock {}", bytes(limit)));
         }
-        Some(bytes) => {
+        Some(limit) => {
             let level = match (forced, rdma) {
                 (true, _) => Level::Error,
                 (false, true) => Level::Warning,
                 (false, false) => Level::Info,
             };
-            let found = format!("{who} may lock {} only", super::super::table::bytes(bytes));
+            let found = format!("{who} may lock {} only", bytes(limit));
             let remedy = format!("systemctl edit {unit}    # [Service] LimitMEMLOCK=infinity");
             findings.add(level, found, why, remedy);
         }
@@ -188,9 +195,17 @@ pub fn memlock(seen: &Seen, findings: &mut Findings) {
     if !known.is_empty() {
         return;
     }
+    let Some(first) = seen.daemons.first() else {
+        return findings.ok("no node is configured on this host");
+    };
     match seen.host.memlock() {
-        _ if seen.daemons.is_empty() => findings.ok("no node is configured on this host"),
-        Some(limit) => judge("no daemon runs; a process of this shell".to_owned(), limit, "csp-proxy-node"),
+        // Daemons do not have the limit of the shell.
+        Some(Some(limit)) if limit < MEMLOCK_MIN => findings.info(
+            format!("no daemon runs; a process of this shell may lock {} only", bytes(limit)),
+            "a daemon has the limit of its unit",
+            format!("systemctl show --property=LimitMEMLOCK {}", first.unit(&seen.host)),
+        ),
+        Some(limit) => judge("no daemon runs; a process of this shell".to_owned(), limit, ""),
         None => findings.not_checked("how much memory daemons may lock", "none of them runs"),
     }
 }

@@ -68,7 +68,7 @@ pub fn mtu(seen: &Seen, findings: &mut Findings) {
             Ok(None) => findings.error(
                 format!("san.address {address} is on no interface of this host"),
                 "the daemon listens there, and peers connect to it",
-                format!("ip address add {address}/24 dev INTERFACE"),
+                format!("ip address add {address}/{} dev INTERFACE", if address.is_ipv4() { 24 } else { 64 }),
             ),
             Ok(Some(interface)) => {
                 if !interface.is_up() {

@@ -20,10 +20,13 @@ const STATE_LEN_MAX: u64 = 64 << 20;
 /// `versions`: cspctl, the daemons installed and running here, and the cluster's nodes.
 pub fn versions(seen: &Seen, findings: &mut Findings) {
     let own = env!("CARGO_PKG_VERSION");
+    let mut differing: BTreeSet<String> = BTreeSet::new();
     for daemon in &seen.daemons {
-        let program = daemon.program();
-        let Some(installed) = installed(seen, &program) else { continue };
-        if installed != own {
+        let mut programs = daemon.programs().into_iter();
+        let found = programs.find_map(|program| installed(seen, &program).map(|release| (program, release)));
+        let Some((program, installed)) = found else { continue };
+        // An edge runs two nodes.
+        if installed != own && differing.insert(program.clone()) {
             let why = "cspctl and daemons of one release understand each other's answers whole";
             let remedy = format!("apt install {program} cspctl");
             findings.warning(format!("{program} is {installed}, cspctl {own}"), why, remedy);

@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use csp_api::mgmt::{EtcdView, LeaderView, NodeState, NodeView, NodesView};
 
-use super::host::{Calls, Ran, Space};
+use super::host::{Calls, Space};
+use super::programs::Part;
 use super::*;
 
 mod cluster;
 mod local;
+mod places;
 
 /// A tree of files, removed at the end.
 pub(in crate::cli) struct Tree(pub(in crate::cli) PathBuf);
@@ -86,7 +88,7 @@ impl Fake {
 }
 
 impl Calls for Fake {
-    fn run(&self, program: &str, arguments: &[&str]) -> Result<Ran, NotRun> {
+    fn run(&self, program: &str, arguments: &[&str], _: Part) -> Result<Ran, NotRun> {
         let whole = [&[program], arguments].concat().join(" ");
         let ran = self.runs.get(&whole).or_else(|| self.runs.get(program));
         ran.cloned().ok_or_else(|| NotRun::Missing(program.to_owned()))

@@ -10,31 +10,18 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::super::doctor::Seen;
+use super::values::{is_secret, without_values};
 
 /// What stands in place of a secret.
-const REMOVED: &str = "(removed)";
+pub const REMOVED: &str = "(removed)";
 /// PEM blocks that are no secrets.
 const PUBLIC: [&str; 2] = ["CERTIFICATE", "X509 CRL"];
-/// Names of secrets, or parts of such names, in lower case.
-const NAMES: [&str; 15] = [
-    "password",
-    "passwd",
-    "passphrase",
-    "secret",
-    "token",
-    "private_key",
-    "private-key",
-    "privatekey",
-    "private key",
-    "api_key",
-    "api-key",
-    "apikey",
-    "authorization",
-    "cookie",
-    "setcredential",
-];
-/// Longest end of a name behind its secret part, in characters.
-const NAME_LEN_MAX: usize = 64;
+/// How blocks of PEM begin.
+const PEM_BEGIN: &str = "-----BEGIN ";
+/// How blocks of PEM end.
+const PEM_END: &str = "-----END ";
+/// Longest block of PEM of which only the end is there, in bytes: one of 4,096 bits is half as long in a log.
+const PEM_LEN_MAX: usize = 16 << 10;
 /// Shortest run of hex digits that is taken for a key.
 const HEX_LEN_MIN: usize = 32;
 /// Shortest piece of a file of keys that is looked for elsewhere.
@@ -47,8 +34,12 @@ const KEYS_LEN_MAX: u64 = 1 << 20;
 /// Where a text comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// A file or a program of this host: hex digits may be keys of the SAN.
+    /// A program or a log of this host: hex digits may be keys of the SAN.
     Host,
+    /// A configuration file of this host in YAML.
+    Yaml,
+    /// Another configuration file of this host, with lines `NAME=value`.
+    Settings,
     /// The API of a node: hex digits are hashes of policies and modules.
     Api,
 }
@@ -83,7 +74,7 @@ impl Secrets {
     /// A text without its secrets.
     pub fn text(&self, text: &str, origin: Origin) -> String {
         let text = without_pem(text);
-        let text = without_values(&text);
+        let text = without_values(&text, origin);
         let text = without_users(&text);
         let mut text = without_hex(&text, origin);
         for piece in &self.pieces {
@@ -133,115 +124,53 @@ fn pieces_of(text: &str) -> Vec<String> {
     words.filter(|word| word.len() >= PIECE_LEN_MIN).map(str::to_owned).collect()
 }
 
-fn is_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    NAMES.iter().any(|part| name.contains(part))
-}
-
 /// Leaves out blocks of PEM that may be secret, also where line ends are written as `\n`. A block without an
-/// end goes to the end of the text.
+/// end may be secret: a public one goes to the next block, another to the end of the text.
 fn without_pem(text: &str) -> String {
-    const BEGIN: &str = "-----BEGIN ";
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(at) = rest.find(BEGIN) {
-        let label = rest[at + BEGIN.len()..].split("-----").next().unwrap_or_default();
-        let end = format!("-----END {label}-----");
-        let after = rest[at..].find(&end).map_or(rest.len(), |found| at + found + end.len());
-        out.push_str(&rest[..at]);
+    while let Some(at) = rest.find(PEM_BEGIN) {
+        let label = label(&rest[at + PEM_BEGIN.len()..]);
+        let end = format!("{PEM_END}{label}-----");
+        let after = rest[at..].find(&end).map(|found| at + found + end.len());
+        let body = at + PEM_BEGIN.len();
+        let next = rest[body..].find(PEM_BEGIN).map_or(rest.len(), |found| body + found);
+        out.push_str(&without_ends(&rest[..at]));
+        let (after, public) = match (PUBLIC.contains(&label), after) {
+            (true, Some(after)) if after <= next => (after, true),
+            (true, _) => (next, false),
+            (false, after) => (after.unwrap_or(rest.len()), false),
+        };
+        out.push_str(if public { &rest[at..after] } else { REMOVED });
+        rest = &rest[after..];
+    }
+    out + &without_ends(rest)
+}
+
+/// Leaves out ends of secret blocks of PEM that begin before the text does, as in a log that was cut.
+fn without_ends(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(PEM_END) {
+        let label = label(&rest[at + PEM_END.len()..]);
+        let after = at + PEM_END.len() + label.len();
+        let after = after + if rest[after..].starts_with("-----") { 5 } else { 0 };
         match PUBLIC.contains(&label) {
-            true => out.push_str(&rest[at..after]),
-            false => out.push_str(REMOVED),
+            true => out.push_str(&rest[..after]),
+            false => {
+                out.push_str(&rest[..rest.floor_char_boundary(at.saturating_sub(PEM_LEN_MAX))]);
+                out.push_str(REMOVED);
+            }
         }
         rest = &rest[after..];
     }
     out + rest
 }
 
-/// Removes values with secret names, line by line, and of YAML what stands deeper below such a name.
-fn without_values(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    // Indentation of a name whose value stands in the lines below.
-    let mut below: Option<usize> = None;
-    for line in text.split_inclusive('\n') {
-        let indent = line.len() - line.trim_start_matches([' ', '-']).len();
-        if below.is_some_and(|of| indent > of || line.trim().is_empty()) {
-            continue;
-        }
-        below = None;
-        let (kept, continues) = without_values_of(line);
-        out.push_str(&kept);
-        if continues {
-            out.push_str(&format!("{}{REMOVED}\n", " ".repeat(indent + 2)));
-            below = Some(indent);
-        }
-    }
-    out
-}
-
-/// One line without its secret values, and whether the value of its last name stands in the lines below.
-fn without_values_of(line: &str) -> (String, bool) {
-    // Only ASCII letters change, so that places agree.
-    let body = line.trim_end();
-    let lower = body.to_ascii_lowercase();
-    let mut names: Vec<usize> =
-        NAMES.iter().flat_map(|name| lower.match_indices(name).map(|(at, found)| at + found.len())).collect();
-    names.sort_unstable();
-    let (mut out, mut done) = (String::new(), 0);
-    for name in names {
-        // What stands in a value that is removed is no name.
-        let Some((value, len)) = (name >= done).then(|| value_of(body, name)).flatten() else { continue };
-        out.push_str(&line[done..value]);
-        let Some(len) = len else {
-            out.push_str(&line[value..]);
-            return (out, true);
-        };
-        out.push_str(REMOVED);
-        done = value + len;
-    }
-    out.push_str(&line[done..]);
-    (out, false)
-}
-
-/// Finds the value of the name with a secret part that ends at `part`: its place and length. Without a length
-/// it stands in the lines below.
-fn value_of(line: &str, part: usize) -> Option<(usize, Option<usize>)> {
-    // The rest of the name, such as `-key` of `secret-key`, and a closing quote.
-    let in_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-    let rest = line[part..].chars().take(NAME_LEN_MAX).take_while(|c| in_name(*c)).count();
-    let mut at = part + rest;
-    at += line[at..].bytes().take_while(|byte| matches!(byte, b'"' | b'\'' | b'\\')).count();
-    at += line[at..].bytes().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
-    let sign = line.as_bytes().get(at).copied().filter(|byte| matches!(byte, b':' | b'='))?;
-    at += 1;
-    at += line[at..].bytes().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
-    let value = &line[at..];
-    let below = value.is_empty() || (sign == b':' && value.starts_with(['|', '>']));
-    match below {
-        // `name =` without a value has none below either.
-        true => (sign == b':').then_some((at, None)),
-        false => Some((at, Some(value_len(value, sign)))),
-    }
-}
-
-/// How long a value is: to its closing quote, of `name=value` to the next blank or separator, else to the end
-/// of the line.
-fn value_len(value: &str, sign: u8) -> usize {
-    let quote = value.chars().next().filter(|c| matches!(c, '"' | '\''));
-    if let Some(quote) = quote {
-        let mut escaped = false;
-        for (at, c) in value.char_indices().skip(1) {
-            match c {
-                _ if escaped => escaped = false,
-                '\\' => escaped = true,
-                c if c == quote => return at + 1,
-                _ => {}
-            }
-        }
-        return value.len();
-    }
-    let ends = |c: char| c.is_whitespace() || matches!(c, '&' | ',' | ';' | '"' | '\'');
-    if sign == b'=' { value.find(ends).unwrap_or(value.len()) } else { value.len() }
+/// What a line of PEM names, from behind its first word on.
+fn label(text: &str) -> &str {
+    let line = text.split(['\n', '\\']).next().unwrap_or_default();
+    line.split("-----").next().unwrap_or_default()
 }
 
 /// Removes what stands before `@` in the authority of URLs.
@@ -271,7 +200,7 @@ fn without_hex(text: &str, origin: Origin) -> String {
         out.push_str(&rest[..at]);
         let named = ends_with_key(out.trim_end_matches(' '));
         let least = if named { PIECE_LEN_MIN } else { HEX_LEN_MIN };
-        match run - at >= least && (origin == Origin::Host || named) {
+        match run - at >= least && (origin != Origin::Api || named) {
             true => out.push_str(REMOVED),
             false => out.push_str(&rest[at..run]),
         }
@@ -296,27 +225,6 @@ mod tests {
     }
 
     #[test]
-    fn values_with_secret_names_are_removed_and_others_stay() {
-        check("password: hunter2 and more\nid: nn-1\n", "password: (removed)\nid: nn-1\n");
-        check("{\"apiToken\": \"a\\\"b\", \"id\": 1}", "{\"apiToken\": (removed), \"id\": 1}");
-        check("GET /x?token=abc&limit=3 cookie=x; y", "GET /x?token=(removed)&limit=3 cookie=(removed); y");
-        check("Authorization: Bearer abc.def", "Authorization: (removed)");
-        check(
-            "    secret-key = \"Z85\"\n    public-key = \"Z85\"\n",
-            "    secret-key = (removed)\n    public-key = \"Z85\"\n",
-        );
-        let unchanged = "cluster_key_file: /etc/csp/cluster.key\ncurve_keys: /etc/csp/curve\nreason=\"token\"} 3\nno password\n";
-        check(unchanged, unchanged);
-    }
-
-    #[test]
-    fn values_below_their_name_are_removed() {
-        check("a:\n  secret: |\n    one\n\n    two\n  b: 1\n", "a:\n  secret: |\n    (removed)\n  b: 1\n");
-        check("tokens:\n  - one\n  - two\nb: 1\n", "tokens:\n  (removed)\nb: 1\n");
-        check("password =\nnext = 1\n", "password =\nnext = 1\n");
-    }
-
-    #[test]
     fn private_keys_are_removed_and_certificates_stay() {
         let certificate = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
         check(certificate, certificate);
@@ -324,6 +232,24 @@ mod tests {
         check(&(certificate.to_owned() + &key("PRIVATE KEY")), &format!("{certificate}(removed)\n"));
         check(&key("EC PRIVATE KEY").replace('\n', "\\n"), "(removed)\\n");
         check("x -----BEGIN PRIVATE KEY-----\nMC4C", "x (removed)");
+    }
+
+    #[test]
+    fn blocks_without_a_beginning_or_an_end_are_secret() {
+        let open = "-----BEGIN CERTIFICATE-----\nMIIB\n";
+        let certificate = format!("{open}-----END CERTIFICATE-----\n");
+        let key = "-----BEGIN PRIVATE KEY-----\nMC4C\n-----END PRIVATE KEY-----\n";
+        check(&format!("{open}{key}"), "(removed)(removed)\n");
+        check(&format!("{open}{key}{certificate}"), &format!("(removed)(removed)\n{certificate}"));
+        check(&format!("{open}{certificate}"), &format!("(removed){certificate}"));
+        check(open, "(removed)");
+        check(
+            &format!("MC4C\n-----END PRIVATE KEY-----\nx {certificate}"),
+            &format!("(removed)\nx {certificate}"),
+        );
+        check("x\n-----END CERTIFICATE-----\n", "x\n-----END CERTIFICATE-----\n");
+        let long = "é".repeat(PEM_LEN_MAX);
+        assert!(Secrets::default().text(&format!("{long}x-----END X"), Origin::Host).ends_with("é(removed)"));
     }
 
     #[test]
@@ -369,8 +295,15 @@ mod tests {
             "token=\"",
             "key ",
             "İsecret: x",
+            "--token é",
+            "é?token=é&é",
+            "token: '\\",
+            "token: [\n\n",
+            "-----END ",
         ] {
-            let _ = Secrets::default().text(text, Origin::Host);
+            for origin in [Origin::Host, Origin::Api, Origin::Yaml, Origin::Settings] {
+                let _ = Secrets::default().text(text, origin);
+            }
         }
     }
 }

@@ -38,12 +38,16 @@ async fn secrets_of_every_input_stay_on_the_host() {
     let body = "MC4CAQAwBQYDK2VwBCIEIAAAAAAAAAAAAAAAAAAAAAAA";
     let pem = format!("-----BEGIN PRIVATE KEY-----\n{body}\n-----END PRIVATE KEY-----\n");
     let certificate = "-----BEGIN CERTIFICATE-----\nMIIBpublic\n-----END CERTIFICATE-----\n";
+    let open = "-----BEGIN CERTIFICATE-----\nMIIBpublic\n";
     let config = "node: {id: nn-1, identity: /etc/csp/identity}\nadmin: {listen: \"10.77.0.1:9101\"}\n";
     world.tree.file(
         "/etc/csp/network-node.yaml",
         &format!("{config}etcd:\n  endpoints: [\"https://root:{SECRET}@10.77.0.4:2379\"]\npassword: {SECRET}\n# {HEX}\n{pem}"),
     );
-    world.tree.file("/etc/csp/other.yaml", &format!("token: |\n  {SECRET}\nkept: yes\n"));
+    let several =
+        format!("password: \"a\n  {SECRET}\"\ntokens: [a,\n  {SECRET}]\nsecret: # why\n  {SECRET}\n");
+    let other = format!("token: |\n  {SECRET}\n{several}kept: yes\n");
+    world.tree.file("/etc/csp/other.yaml", &other);
     world.tree.file("/etc/csp/network-node.key", &format!("1 node network-node nn-1 {HEX}\n"));
     world.tree.file(
         "/etc/csp/curve/ticks.key_secret",
@@ -52,14 +56,15 @@ async fn secrets_of_every_input_stay_on_the_host() {
     world
         .tree
         .file("/etc/csp/identity/key.pem", &pem)
-        .file("/etc/csp/identity/certificate.pem", &format!("{SECRET}\n{certificate}{pem}"));
+        .file("/etc/csp/identity/certificate.pem", &format!("{SECRET}\n{certificate}{open}{pem}"));
     world.tree.file("/etc/csp/identity/ca.pem", certificate).file("/etc/csp/identity/notes", SECRET);
-    world
-        .tree
-        .file("/etc/default/csp-context", &format!("CSP_TOKEN={SECRET}\nCSP_CONTEXT_OPTIONS=--listen\n"));
+    world.tree.file(
+        "/etc/default/csp-context",
+        &format!("CSP_TOKEN=a,b&c;d {SECRET}\nCSP_CONTEXT_OPTIONS=--listen\n"),
+    );
     world.tree.file(
         "/etc/systemd/system/csp-proxy-node.service.d/own.conf",
-        &format!("[Service]\nSetCredential=a:{SECRET}\n"),
+        &format!("[Service]\nSetCredential=a:{SECRET}\nEnvironment=\"X_PASSWORD=a b {SECRET}\"\n"),
     );
     world.tree.file("/proc/mounts", &format!("//nas/x /mnt cifs user=u,password={SECRET},ro 0 0\n"));
     let journal = format!("nn-1: key {Z85} {HEX}\nnn-1: https://u:{SECRET}@h/ cookie={SECRET}; {body}\n");
@@ -79,7 +84,7 @@ async fn secrets_of_every_input_stay_on_the_host() {
     assert!(files["configuration/etc-csp-other.yaml"].contains("kept: yes"));
     assert_eq!(
         files["configuration/etc-csp-identity-certificate.pem"],
-        certificate.to_owned() + "(removed)\n"
+        certificate.to_owned() + "(removed)(removed)\n"
     );
     assert!(files["configuration/etc-default-csp-context"].contains("CSP_CONTEXT_OPTIONS=--listen"));
     assert!(files["journal.txt"].starts_with("nn-1: key (removed)"), "{}", files["journal.txt"]);
@@ -105,6 +110,10 @@ async fn what_is_missing_is_listed() {
         assert!(manifest.contains(line), "{line} is missing in:\n{manifest}");
     }
     assert_eq!(manifest.matches("included").count() + 1, files.len());
+    // A large cluster, which fills the bundle, takes nothing from this host's part.
+    let order = ["doctor.json", "configuration/", "host/", "journal.txt", "cluster"];
+    let places = order.map(|name| manifest.find(&format!("  {name}")));
+    assert!(places.is_sorted() && places[0].is_some(), "{places:?} in:\n{manifest}");
 }
 
 #[tokio::test]

@@ -26,6 +26,52 @@ fn configuration_that_is_wrong_or_without_its_daemon() {
     );
 }
 
+/// A host whose nodes an edge runs, from the edge's package.
+fn edge() -> World {
+    let mut world = World::new();
+    world.fake.runs.retain(|command, _| !command.starts_with("csp-"));
+    world.fake.run_is("csp-edge-node", 0, "").run_is("csp-edge-node --version", 0, "csp-edge-node 0.1.0\n");
+    world.tree.file("/usr/lib/systemd/system/csp-edge-node.service", "");
+    world.tree.remove("/proc/11").remove("/proc/12");
+    world
+}
+
+#[test]
+fn the_configuration_of_an_edge_is_checked_by_the_edge() {
+    let mut world = edge();
+    world.finds("configuration", &[]);
+    let refused = "csp-edge-node: /etc/csp/proxy-node.yaml:4:1: cpus: they are not the network node's";
+    let (network, proxy) =
+        ("--network-node /etc/csp/network-node.yaml", "--proxy-node /etc/csp/proxy-node.yaml");
+    world.fake.run_is(&format!("csp-edge-node {network} {proxy} --check-config"), 78, refused);
+    world.finds("configuration", &[&format!("error: {refused}")]);
+    world.fake.run_is(&format!("csp-edge-node {proxy} --check-config"), 78, refused);
+    world.finds("configuration", &[&format!("error: {refused}")]);
+    world.fake.runs.retain(|command, _| !command.starts_with("csp-"));
+    let missing = |node: &str| {
+        format!(
+            "warning: /etc/csp/{node}.yaml is there and its daemon is not: csp-{node} or csp-edge-node is not"
+        )
+    };
+    world.finds("configuration", &[&missing("network-node"), &missing("proxy-node")]);
+}
+
+#[test]
+fn the_unit_and_the_release_of_an_edge_are_its_own() {
+    let mut world = edge();
+    assert!(world.seen().daemons.iter().all(|daemon| daemon.unit(&world.seen().host) == "csp-edge-node"));
+    world.finds("versions", &[]);
+    world.fake.run_is("csp-edge-node --version", 0, "csp-edge-node 9.9.9\n");
+    world.finds(
+        "versions",
+        &[
+            "warning: csp-edge-node is 9.9.9, cspctl 0.1.0",
+            "warning: nn-1 runs 0.1.0, and csp-edge-node 9.9.9",
+            "warning: pn-1 runs 0.1.0, and csp-edge-node 9.9.9",
+        ],
+    );
+}
+
 #[test]
 fn kernels_that_are_old_or_lack_something() {
     let world = World::new();
@@ -66,6 +112,10 @@ fn devices_and_file_systems_that_are_missing() {
     let world = World::new();
     world.tree.file("/usr/lib/systemd/system/csp-network-node.service", "");
     world.finds("bpf-fs", &["warning: /sys/fs/bpf/csp-network"]);
+    // A folder that cannot be entered; the permissions of the kernel's do not keep root out.
+    std::fs::create_dir_all(world.tree.path("/sys/fs")).unwrap();
+    symlink("bpf", world.tree.path("/sys/fs/bpf")).unwrap();
+    world.finds("bpf-fs", &["info: not checked: /sys/fs/bpf/csp-network (Too many levels"]);
     world.tree.file("/proc/mounts", "sysfs /sys sysfs rw 0 0\n");
     world.finds("bpf-fs", &["warning: /sys/fs/bpf is not mounted"]);
     world.tree.remove("/dev/net/tun");
@@ -91,7 +141,7 @@ fn locked_memory_is_an_error_only_where_it_is_needed() {
     world.tree.file("/etc/csp/proxy-node.yaml", &verbs);
     world.finds("memlock", &["error: csp-proxy-node (pid 13)"]);
     world.tree.remove("/proc/13");
-    world.finds("memlock", &["error: no daemon runs; a process of this shell may lock 8.0 MiB only"]);
+    world.finds("memlock", &["info: no daemon runs; a process of this shell may lock 8.0 MiB only"]);
 }
 
 #[test]
@@ -165,6 +215,14 @@ fn interfaces_that_lack_the_san_s_address_or_mtu() {
     let mut world = World::new();
     world.fake.run_is("ip", 0, &INTERFACES.replace("10.77.0.1", "10.77.0.9"));
     world.finds("mtu", &["error: san.address 10.77.0.1 is on no interface"]);
+    for (address, remedy) in [("10.77.0.1", "10.77.0.1/24"), ("\"2001:db8::1\"", "2001:db8::1/64")] {
+        let proxy = PROXY_NODE.replace("{address: 10.77.0.1}", &format!("{{address: {address}}}"));
+        world.tree.file("/etc/csp/proxy-node.yaml", &proxy);
+        let report = Report::of(&world.seen(), &["mtu".to_owned()]);
+        let found = report.findings.iter().find(|finding| finding.remedy.contains(remedy));
+        assert!(found.is_some(), "{remedy}: {report:#?}");
+    }
+    world.tree.file("/etc/csp/proxy-node.yaml", PROXY_NODE);
     world.fake.run_is("ip", 0, &INTERFACES.replace("9000", "1400"));
     world.finds("mtu", &["warning: san0 (10.77.0.1) has an MTU of 1400"]);
     world.fake.run_is("ip", 0, "no JSON");
@@ -361,10 +419,7 @@ fn certificates_of_all_ages() {
     let world = World::new();
     let (proxy, network) = ((IdentityRole::ProxyNode, "pn-1"), (IdentityRole::NetworkNode, "nn-1"));
     issue(&world, "/etc/csp/identity-proxy", proxy, (1, 90));
-    world.finds(
-        "certificates",
-        &[&format!("error: {}/etc/csp/identity/certificate.pem: No such file", world.tree.0.display())],
-    );
+    world.finds("certificates", &["error: /etc/csp/identity/certificate.pem: No such file"]);
     issue(&world, "/etc/csp/identity", network, (1, 90));
     world.finds("certificates", &[]);
     issue(&world, "/etc/csp/identity", network, (5, 10));
