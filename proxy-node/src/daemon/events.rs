@@ -112,8 +112,8 @@ pub(super) fn servers(services: &[ServiceSpec]) -> HashSet<(String, String)> {
     services.iter().flat_map(of).collect()
 }
 
-/// Returns the name of a server in events.
-fn name(host: ServerHost, port: u16) -> String {
+/// Returns the name of a server in events and in the connection log.
+pub(super) fn name(host: ServerHost, port: u16) -> String {
     match host {
         ServerHost::Node(node) => format!("{node}:{port}"),
         ServerHost::Address(address) => SocketAddr::from((address, port)).to_string(),

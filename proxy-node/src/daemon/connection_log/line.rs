@@ -1,7 +1,6 @@
 //! A record as a line.
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use csp_api::connections::ConnectionRecord;
@@ -10,7 +9,8 @@ use csp_daemon::clock;
 use csp_types::{Instant, NodeId};
 
 use super::Format;
-use crate::core::{EndedConnection, ServerHost};
+use crate::core::EndedConnection;
+use crate::daemon::events::name;
 
 /// Converts the workers' clock to that of the day.
 pub(super) struct Times {
@@ -50,10 +50,7 @@ pub(super) fn write(
 fn record((node, worker): (NodeId, u8), times: &Times, ended: &EndedConnection) -> ConnectionRecord {
     let since = |at: Instant| at.saturating_since(ended.began).as_micros() as u64;
     let measured = |us: u32| (us > 0).then_some(u64::from(us));
-    let server = ended.server.map(|(host, port)| match host {
-        ServerHost::Node(node) => format!("{node}:{port}"),
-        ServerHost::Address(address) => SocketAddr::from((address, port)).to_string(),
-    });
+    let server = ended.server.map(|(host, port)| name(host, port));
     ConnectionRecord {
         time: utc(times.unix_ms(ended.ended)),
         proxy: node.to_string().into(),
@@ -85,7 +82,7 @@ fn text(out: &mut dyn Write, r: &ConnectionRecord) -> io::Result<()> {
     let (handshake, wait, first, rtt) =
         (number(r.handshake_us), number(r.wait_us), number(r.first_byte_us), number(r.rtt_us));
     let (proxy, worker, total) = (&r.proxy, r.worker, r.total_us);
-    write!(out, "{} {proxy}/{worker} {} {} ", r.time.replace(' ', "T"), r.client, r.service)?;
+    write!(out, "{} {proxy}/{worker} {} {} ", r.time, r.client, r.service)?;
     write!(out, "{}/{} {handshake}/{wait}/{first}/{total} ", word(&r.server), word(&r.process))?;
     write!(out, "{} {} {} {} {rtt} {}", r.bytes_in, r.bytes_out, r.code, r.retransmits, r.label)
 }
@@ -96,7 +93,7 @@ mod tests {
     use csp_types::{Duration, FlowLabel, FourTuple};
 
     use super::*;
-    use crate::core::End;
+    use crate::core::{End, ServerHost};
 
     #[test]
     fn a_record_is_a_line_of_json_or_of_words() {
