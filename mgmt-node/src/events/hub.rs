@@ -27,6 +27,8 @@ pub(super) struct Announced {
 #[derive(Debug)]
 pub struct Hub {
     own: Events,
+    /// Name and incarnation of `own`.
+    stream: (Text, u64),
     state: Mutex<State>,
     arrivals: watch::Sender<u64>,
 }
@@ -39,7 +41,7 @@ struct State {
     lost: BTreeMap<Text, (u64, Instant)>,
 }
 
-/// Who has pushed events.
+/// The kind of node that pushed events, and so what it may speak of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pusher {
     /// A management node: what it says of nodes is believed.
@@ -61,7 +63,9 @@ impl Hub {
         let collector = Collector::new(rand::random());
         let (announced, lost) = (BTreeMap::new(), BTreeMap::new());
         let state = Mutex::new(State { collector, announced, lost });
-        Arc::new(Hub { own, state, arrivals: watch::Sender::new(0) })
+        let Push { origin, incarnation, .. } = own.after(0);
+        let stream = (origin, incarnation);
+        Arc::new(Hub { own, stream, state, arrivals: watch::Sender::new(0) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -107,12 +111,12 @@ impl Hub {
 
     /// Takes over this node's own events up to now.
     pub(super) fn take_own(&self) {
+        let (origin, incarnation) = &self.stream;
         loop {
-            let own = self.own.after(0);
-            let known = self.state().collector.known(&own.origin, own.incarnation);
+            let known = self.state().collector.known(origin, *incarnation);
             let push = self.own.after(known);
-            let (last, was) = (push.events.last().map(|event| event.sequence), known);
-            if self.admit(push, Pusher::Management) == was || last.is_none() {
+            let has_none = push.events.is_empty();
+            if self.admit(push, Pusher::Management) == known || has_none {
                 return;
             }
         }
