@@ -32,3 +32,4 @@ mod specialised;
 pub use connection_log::ConnectionLog;
 pub use control::run;
 pub use events::WorkerEvents;
+pub use metrics::ServiceBoard;

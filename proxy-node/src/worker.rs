@@ -26,7 +26,7 @@ use crate::core::service::local::NoLocalServices;
 use crate::core::{
     CoreConfig, EgressRule, EndedConnection, Process, ProxyCore, ServerChange, ServiceSpec, Verdict,
 };
-use crate::daemon::{ConnectionLog, WorkerEvents};
+use crate::daemon::{ConnectionLog, ServiceBoard, WorkerEvents};
 use crate::links::Links;
 use election::Election;
 
@@ -101,6 +101,8 @@ pub struct ProxyWorker {
     planner: Option<Sender<(u8, PlanJob)>>,
     /// Where connections are recorded; `None`: nowhere.
     log: Option<ConnectionLog>,
+    /// Where what is counted by service is published; `None`: nowhere.
+    services: Option<ServiceBoard>,
     /// Where events are reported; `None`: nowhere.
     events: Option<WorkerEvents>,
     election: Election,
@@ -131,6 +133,7 @@ impl ProxyWorker {
             planner: None,
             events: None,
             log: None,
+            services: None,
             election,
         }
     }
@@ -161,6 +164,15 @@ impl ProxyWorker {
 
     pub(crate) fn connection_log(&self) -> Option<&ConnectionLog> {
         self.log.as_ref()
+    }
+
+    /// Sets where what is counted by service is published.
+    pub fn set_service_board(&mut self, services: ServiceBoard) {
+        self.services = Some(services);
+    }
+
+    pub(crate) fn service_board(&self) -> Option<&ServiceBoard> {
+        self.services.as_ref()
     }
 
     /// Returns the worker's number.

@@ -101,7 +101,28 @@ enum Value {
     /// A counter of seconds.
     Seconds(f64),
     Gauge(f64),
-    Latency(LatencyHistogram),
+    Histogram(Buckets),
+}
+
+/// A histogram of seconds.
+#[derive(Clone, PartialEq, Debug)]
+struct Buckets {
+    /// Upper bounds with their counts, which are not cumulative; the last bound is infinite.
+    counts: Vec<(f64, u64)>,
+    sum_s: f64,
+}
+
+impl Buckets {
+    fn count(&self) -> u64 {
+        self.counts.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Adds one with the same bounds.
+    fn add(&mut self, other: &Buckets) {
+        debug_assert_eq!(self.counts.len(), other.counts.len());
+        self.counts.iter_mut().zip(&other.counts).for_each(|(mine, theirs)| mine.1 += theirs.1);
+        self.sum_s += other.sum_s;
+    }
 }
 
 impl Value {
@@ -109,7 +130,7 @@ impl Value {
         match self {
             Value::Counter(_) | Value::Seconds(_) => MetricType::Counter,
             Value::Gauge(_) => MetricType::Gauge,
-            Value::Latency(_) => MetricType::Histogram,
+            Value::Histogram(_) => MetricType::Histogram,
         }
     }
 
@@ -121,7 +142,7 @@ impl Value {
             (Value::Seconds(mine), Value::Seconds(theirs)) | (Value::Gauge(mine), Value::Gauge(theirs)) => {
                 *mine += theirs;
             }
-            (Value::Latency(mine), Value::Latency(theirs)) => mine.merge(&theirs),
+            (Value::Histogram(mine), Value::Histogram(theirs)) => mine.add(&theirs),
             (mine, theirs) => debug_assert_eq!(mine.kind().as_str(), theirs.kind().as_str()),
         }
     }
@@ -167,7 +188,24 @@ impl MetricWriter {
     /// Adds a histogram of durations. Its `name` ends in `_seconds`.
     pub fn latency(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: &LatencyHistogram) {
         debug_assert!(name.ends_with("_seconds"), "the name of latency {name} must end in _seconds");
-        self.add(name, help, labels, Value::Latency(value.clone()));
+        let counts = value.buckets().collect();
+        self.add(name, help, labels, Value::Histogram(Buckets { counts, sum_s: value.sum_s() }));
+    }
+
+    /// Adds a histogram of durations with bounds of its own, which all samples of the name share: `counts` has
+    /// one more than there are `bounds_ns`, and they are not cumulative. Its `name` ends in `_seconds`.
+    pub fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: &[(&str, &str)],
+        (bounds_ns, counts, sum_ns): (&[u64], &[u64], u64),
+    ) {
+        debug_assert!(name.ends_with("_seconds"), "the name of histogram {name} must end in _seconds");
+        debug_assert_eq!(bounds_ns.len() + 1, counts.len());
+        let bounds = bounds_ns.iter().map(|ns| *ns as f64 / 1e9).chain([f64::INFINITY]);
+        let counts = bounds.zip(counts.iter().copied()).collect();
+        self.add(name, help, labels, Value::Histogram(Buckets { counts, sum_s: sum_ns as f64 / 1e9 }));
     }
 
     /// Adds `csp_drops_total{reason}`: the number of drops for each reason.
@@ -249,10 +287,10 @@ fn encode_value(encoder: &mut MetricEncoder<'_>, value: &Value) -> fmt::Result {
         Value::Counter(count) => encoder.encode_counter(count, None::<&Exemplar<NoLabelSet, u64>>),
         Value::Seconds(sum) => encoder.encode_counter(sum, None::<&Exemplar<NoLabelSet, f64>>),
         Value::Gauge(level) => encoder.encode_gauge(level),
-        Value::Latency(histogram) => {
+        Value::Histogram(histogram) => {
             // prometheus-client makes the counts cumulative.
-            let buckets: Vec<(f64, u64)> = histogram.buckets().collect();
-            encoder.encode_histogram::<NoLabelSet>(histogram.sum_s(), histogram.count(), &buckets, None)
+            let (sum, count) = (histogram.sum_s, histogram.count());
+            encoder.encode_histogram::<NoLabelSet>(sum, count, &histogram.counts, None)
         }
     }
 }

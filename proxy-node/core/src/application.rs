@@ -126,14 +126,14 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                 } else {
                     // RFC 9293 §3.6.1: the client must be informed that its data was not read.
                     self.cx.record(label, TraceKind::CloseReceived, 0);
-                    self.cx.recorder.log.ends(label, End::ServerReset);
+                    self.cx.flows.ends(label, End::ServerReset);
                     self.abandon(label);
                 }
             }
             (MessageKind::Reset, Stage::Open(_) | Stage::Offered(_)) => {
                 self.cx.send(lane, close, &[]);
                 self.cx.record(label, TraceKind::CloseReceived, 0);
-                self.cx.recorder.log.ends(label, End::ServerReset);
+                self.cx.flows.ends(label, End::ServerReset);
                 self.abandon(label);
             }
             (MessageKind::HandOver, Stage::Open(_)) => match Ticket::parse(message.payload) {
@@ -218,7 +218,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
         let Some(flow) = self.cx.flows.get_mut(label) else { return };
         flow.app_finished = true;
-        self.cx.recorder.log.ends(label, End::ClosedByServer);
+        self.cx.flows.ends(label, End::ClosedByServer);
         self.shutdown_client(label);
         self.cx.record(label, TraceKind::CloseReceived, 0);
     }
@@ -228,10 +228,10 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     pub(super) fn application_closed(&mut self, label: FlowLabel) {
         self.cx.record(label, TraceKind::CloseReceived, 0);
         if self.is_cut_off(label, Towards::Client) {
-            self.cx.recorder.log.ends(label, End::Protocol);
+            self.cx.flows.ends(label, End::Protocol);
             return self.abandon(label);
         }
-        self.cx.recorder.log.ends(label, End::ClosedByServer);
+        self.cx.flows.ends(label, End::ClosedByServer);
         let cx = &mut self.cx;
         if cx.flows.get(label).is_some_and(|flow| flow.stage == Stage::Local) {
             self.local.gone(cx.now, label);

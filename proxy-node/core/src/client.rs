@@ -81,9 +81,9 @@ impl<O> Context<'_, O> {
                     flow.client_finished = true;
                     match flow.stage {
                         Stage::Joined(Joint { peer, member: None }) => {
-                            self.recorder.log.ends(peer, End::ClosedByServer);
+                            self.flows.ends(peer, End::ClosedByServer);
                         }
-                        _ => self.recorder.log.ends(label, End::ClosedByClient),
+                        _ => flow.ends(End::ClosedByClient),
                     }
                 }
                 ClientEvent::Changed
@@ -92,7 +92,7 @@ impl<O> Context<'_, O> {
             Event::Reset => ClientEvent::Reset,
             Event::Broken(why) | Event::Failed(why) if why == FailReason::DataAfterClose => {
                 // The server has closed, and what the client sent was not read: the client did nothing wrong.
-                self.recorder.log.ends(label, End::ServerReset);
+                self.flows.ends(label, End::ServerReset);
                 match event {
                     Event::Broken(_) => ClientEvent::Broken(code(why)),
                     _ => ClientEvent::Failed(code(why)),

@@ -193,8 +193,6 @@ struct Progress {
     process: ProcessName,
     opened: Option<Instant>,
     first_byte: Option<Instant>,
-    /// How the one that finished first has it end; or why it ends.
-    end: Option<End>,
 }
 
 /// A service.
@@ -281,17 +279,6 @@ impl ConnectionLog {
         }
     }
 
-    /// Somebody has finished, or ends it; what is said first counts, but for an end that is not well after
-    /// somebody has finished.
-    #[inline]
-    pub(crate) fn ends(&mut self, label: FlowLabel, end: End) {
-        if let Some(progress) = self.of(label)
-            && progress.end.is_none_or(|before| before.is_well() && !end.is_well())
-        {
-            progress.end = Some(end);
-        }
-    }
-
     /// Returns the member that had a connection, if it is in the log.
     pub(crate) fn member(&mut self, label: FlowLabel) -> Option<Option<MemberId>> {
         self.of(label).map(|progress| progress.member)
@@ -307,7 +294,7 @@ impl ConnectionLog {
     ) {
         let Some(progress) = self.of(flow.label) else { return };
         let Progress { handshake_us, process, opened, first_byte, .. } = *progress;
-        let end = progress.end.unwrap_or(End::Proxy);
+        let end = flow.end.unwrap_or(End::Proxy);
         progress.label = FlowLabel::NONE;
         let Some(service) = self.services.get_mut(&flow.service) else { return };
         if end.is_well() {
@@ -385,7 +372,7 @@ impl ConnectionLog {
 impl Progress {
     fn of(label: FlowLabel, handshake_us: u32) -> Progress {
         let process = ProcessName::default();
-        Progress { label, handshake_us, member: None, process, opened: None, first_byte: None, end: None }
+        Progress { label, handshake_us, member: None, process, opened: None, first_byte: None }
     }
 }
 
@@ -398,25 +385,5 @@ mod tests {
         assert_eq!(ProcessName::of("nginx").as_str(), "nginx");
         assert_eq!(ProcessName::of(&"é".repeat(20)).as_str(), "é".repeat(12));
         assert_eq!(ProcessName::of(&format!("x{}", "é".repeat(20))).as_str(), format!("x{}", "é".repeat(11)));
-    }
-
-    #[test]
-    fn why_it_ends_counts_more_than_who_had_finished_and_the_first_reason_more_than_later_ones() {
-        let label = FlowLabel::new(5, 0);
-        let mut log = ConnectionLog::default();
-        log.ends(label, End::Idle);
-        assert!(!log.is_on());
-        log.begin(1, 10);
-        for (said, expected) in [
-            (vec![End::ClosedByClient, End::ClosedByServer], End::ClosedByClient),
-            (vec![End::ClosedByServer, End::ClientReset, End::ServerReset], End::ClientReset),
-        ] {
-            log.began(label, 7);
-            said.into_iter().for_each(|end| log.ends(label, end));
-            assert_eq!(log.of(label).and_then(|progress| progress.end), Some(expected));
-        }
-        log.ends(FlowLabel::new(5, 1), End::Idle);
-        log.ends(FlowLabel::new(500, 0), End::Idle);
-        log.began(FlowLabel::new(500, 0), 1);
     }
 }

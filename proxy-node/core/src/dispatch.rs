@@ -23,7 +23,7 @@ use self::admission::Process;
 use self::backlog::NO_SERVER_GRACE;
 use self::handover::Left;
 use self::pool::{ChannelId, Choice, Chosen, ListenError, MemberId, Pools};
-use self::services::{Service, ServiceSpec, Services};
+use self::services::{Changes, Service, ServiceSpec, Services};
 use self::withdraw::Offers;
 use super::context::Context;
 use super::flow::{Call, Flow, FlowTable, Stage};
@@ -183,7 +183,8 @@ impl Dispatcher {
 impl Dispatcher {
     /// Replaces the services by those of a new policy generation; the engine then listens at their addresses.
     pub(crate) fn set_services<O>(&mut self, cx: &mut Context<'_, O>, services: Vec<ServiceSpec>) {
-        let (listen, gone) = self.services.replace(cx.now, services, &mut self.pools);
+        let Changes { listen, gone, begun } = self.services.replace(cx.now, services, &mut self.pools);
+        begun.into_iter().for_each(|place| cx.recorder.services.begin(place));
         for address in gone {
             cx.tcp.unlisten(address);
         }

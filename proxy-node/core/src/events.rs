@@ -9,6 +9,7 @@ use super::context::Turn;
 use super::flow::{Attachment, Flow, Joint, Stage};
 use super::service::between::Towards;
 use super::service::local::LocalServices;
+use super::service_counters::Counted;
 use super::shares::Charge;
 use super::{Lane, ProxyOutput, reason};
 
@@ -49,15 +50,19 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             self.cx.abort_client(label);
             return;
         }
+        let counted = self.dispatcher.counted(service);
         let Some(window) = self.reserve_window() else {
             self.cx.recorder.counters.drop_no_budget += 1;
+            self.cx.recorder.services.refused(counted, End::NoMemory);
             self.cx.recorder.log.refused(now, (label, tuple, service), End::NoMemory);
             self.cx.abort_client(label);
             return;
         };
         self.cx.tcp.set_send_capacity(label, window);
         let arrived = self.dispatcher.next_arrival();
-        self.admit(Flow { arrived, ..new_flow(now, (label, tuple), service, Stage::Pending, window) });
+        let flow = new_flow(now, (label, tuple), service, Stage::Pending, window);
+        self.admit(Flow { arrived, counted, ..flow });
+        self.cx.recorder.services.opened(counted);
         if self.cx.recorder.log.is_on() {
             let handshake = self.cx.tcp.figures(label).srtt_us;
             self.cx.recorder.log.began(label, handshake);
@@ -116,7 +121,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.cx.recorder.counters.connections_closed += 1;
         self.prefaces.forget(label);
         if self.is_cut_off(label, Towards::Application) {
-            self.cx.recorder.log.ends(label, End::Protocol);
+            self.cx.flows.ends(label, End::Protocol);
             return self.fail(label, reason::INVALID);
         }
         self.joined_closed(label);
@@ -169,9 +174,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     fn log_failure(&mut self, label: FlowLabel, code: u32) {
         match self.cx.flows.get(label).map(|flow| flow.stage) {
             Some(Stage::Joined(Joint { peer, member: None })) => {
-                self.cx.recorder.log.ends(peer, End::of_server(code));
+                self.cx.flows.ends(peer, End::of_server(code));
             }
-            _ => self.cx.recorder.log.ends(label, End::of_client(code)),
+            _ => self.cx.flows.ends(label, End::of_client(code)),
         }
     }
 
@@ -236,5 +241,7 @@ pub(super) fn new_flow(
         queued: false,
         bytes_to_app: 0,
         bytes_from_app: 0,
+        counted: Counted::NOWHERE,
+        end: None,
     }
 }

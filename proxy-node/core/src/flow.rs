@@ -20,8 +20,10 @@ use std::collections::HashMap;
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_wire::channel::Ticket;
 
+use super::connection_log::End;
 use super::dispatch::pool::{ChannelId, Choice, MemberId, ServerId};
 use super::output::Lane;
+use super::service_counters::Counted;
 use super::shares::Charge;
 
 /// The stage of a flow between the client's connection and the application.
@@ -134,6 +136,10 @@ pub struct Flow {
     pub bytes_to_app: u64,
     /// Bytes received from the application.
     pub bytes_from_app: u64,
+    /// Where it is counted by service.
+    pub counted: Counted,
+    /// How the end that finished first has it end; or why it ends.
+    pub end: Option<End>,
 }
 
 impl Flow {
@@ -168,6 +174,15 @@ impl Flow {
             | Stage::Joined(_)
             | Stage::Checking(_)
             | Stage::Finishing => None,
+        }
+    }
+
+    /// Records that somebody has finished, or ends it. What is said first counts, but for an end that is not
+    /// well after somebody has finished.
+    #[inline]
+    pub(crate) fn ends(&mut self, end: End) {
+        if self.end.is_none_or(|before| before.is_well() && !end.is_well()) {
+            self.end = Some(end);
         }
     }
 
@@ -273,6 +288,14 @@ impl FlowTable {
     pub fn get_mut(&mut self, label: FlowLabel) -> Option<&mut Flow> {
         let at = self.slot(label)?;
         self.slots[at].as_mut().filter(|f| f.label == label)
+    }
+
+    /// Records how a flow ends, if there is one with this label ([`Flow::ends`]).
+    #[inline]
+    pub(crate) fn ends(&mut self, label: FlowLabel, end: End) {
+        if let Some(flow) = self.get_mut(label) {
+            flow.ends(end);
+        }
     }
 
     /// Inserts a flow. Returns a flow of an older generation that was in the slot.
@@ -466,6 +489,22 @@ mod tests {
                 walked.sort_unstable();
                 assert_eq!(listed, walked);
             }
+        }
+    }
+
+    #[test]
+    fn why_it_ends_counts_more_than_who_had_finished_and_the_first_reason_more_than_later_ones() {
+        let mut table = FlowTable::new([(1, 10), (0, 0)]);
+        let label = FlowLabel::new(5, 0);
+        for (said, expected) in [
+            (vec![End::ClosedByClient, End::ClosedByServer], End::ClosedByClient),
+            (vec![End::ClosedByServer, End::ClientReset, End::ServerReset], End::ClientReset),
+        ] {
+            table.insert(flow(5, Stage::Pending));
+            said.into_iter().for_each(|end| table.ends(label, end));
+            table.ends(FlowLabel::new(5, 1), End::Idle);
+            table.ends(FlowLabel::new(500, 0), End::Idle);
+            assert_eq!(table.get(label).and_then(|flow| flow.end), Some(expected));
         }
     }
 

@@ -163,7 +163,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     pub(super) fn idle_gives_way(&mut self) -> bool {
         let Some(label) = self.idle.find(self.cx.now, self.cx.flows, self.cx.tcp) else { return false };
         self.cx.recorder.counters.idle_given_up += 1;
-        self.cx.recorder.log.ends(label, End::Idle);
+        self.cx.flows.ends(label, End::Idle);
         self.reset_client(label);
         true
     }

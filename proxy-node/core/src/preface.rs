@@ -125,7 +125,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                     flow.client_finished |= finished;
                 }
                 if finished {
-                    self.cx.recorder.log.ends(label, End::ClosedByClient);
+                    self.cx.flows.ends(label, End::ClosedByClient);
                 }
             }
         }
@@ -148,6 +148,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     fn refuse_header(&mut self, label: FlowLabel) {
         if let Some(Waiting { service, tuple, .. }) = self.prefaces.waiting.get(&label).copied() {
             self.cx.recorder.log.refused(self.cx.now, (label, tuple, service), End::Protocol);
+            self.cx.recorder.services.refused(self.dispatcher.counted(service), End::Protocol);
         }
         self.prefaces.forget(label);
         self.cx.recorder.counters.proxy_headers_refused += 1;

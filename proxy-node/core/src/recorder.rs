@@ -8,6 +8,7 @@ use csp_types::{FlowLabel, FourTuple, Instant, TraceEvent, TraceKind, TraceRing}
 
 use super::connection_log::ConnectionLog;
 use super::flow::Flow;
+use super::service_counters::CountersByService;
 use super::{Counters, ENDED_MAX};
 
 /// A flow that has ended.
@@ -26,6 +27,7 @@ pub(crate) struct Recorder {
     ended: VecDeque<EndedFlow>,
     pub(crate) counters: Counters,
     pub(crate) log: ConnectionLog,
+    pub(crate) services: CountersByService,
 }
 
 impl Recorder {
@@ -36,6 +38,7 @@ impl Recorder {
             ended: VecDeque::with_capacity(ENDED_MAX),
             counters: Counters::default(),
             log: ConnectionLog::default(),
+            services: CountersByService::default(),
         }
     }
 
@@ -49,6 +52,13 @@ impl Recorder {
     #[inline]
     pub(crate) fn event(&mut self, event: TraceEvent) {
         self.trace.record(event);
+    }
+
+    /// Records the server's first byte.
+    pub(crate) fn first_byte(&mut self, now: Instant, flow: &Flow) {
+        let after_ns = now.as_nanos().saturating_sub(flow.began.as_nanos());
+        self.services.first_byte(flow.counted, after_ns);
+        self.log.first_byte(now, flow.label);
     }
 
     /// Records the end of a flow, and keeps its addresses.

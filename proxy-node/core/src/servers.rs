@@ -241,7 +241,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             reason::NO_BUFFERS => counters.drop_no_budget += 1,
             _ => counters.drop_no_server += 1,
         }
-        self.cx.recorder.log.ends(client, End::ServerUnreachable);
+        self.cx.flows.ends(client, End::ServerUnreachable);
         self.abandon(client);
     }
 
@@ -327,7 +327,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             return self.server_finished(server);
         }
         self.cx.recorder.counters.half_closed_given_up += 1;
-        self.cx.recorder.log.ends(client, End::HalfClosed);
+        self.cx.flows.ends(client, End::HalfClosed);
         self.abandon(client);
     }
 
@@ -384,9 +384,10 @@ impl Pump {
             cx.recorder.counters.joined_bytes += moved as u64;
             if let Some(flow) = cx.flows.get_mut(to) {
                 if flow.bytes_from_app == 0 {
-                    cx.recorder.log.first_byte(cx.now, to);
+                    cx.recorder.first_byte(cx.now, flow);
                 }
                 flow.bytes_from_app += moved as u64;
+                cx.recorder.services.sent(flow.counted, moved as u64);
                 let end = &mut TcpEnd { now: cx.now, label: to, finished: false, tcp: cx.tcp };
                 self.widen(end, flow);
             }
@@ -394,6 +395,7 @@ impl Pump {
         let more = cx.tcp.readable(from) > 0;
         let Some(flow) = cx.flows.get_mut(from) else { return false };
         flow.bytes_to_app += moved as u64;
+        cx.recorder.services.received(flow.counted, moved as u64);
         let ends = flow.client_finished && !more && !flow.shutdown_sent;
         if ends {
             flow.shutdown_sent = true;

@@ -188,6 +188,7 @@ impl<O: ProxyOutput> ApplicationEnd<'_, O> {
         self.out.channel(self.now, self.flow.lane, header, parts)?;
         self.flow.to_app_credit = self.flow.to_app_credit.saturating_sub(len as u32);
         self.flow.bytes_to_app += len as u64;
+        self.recorder.services.received(self.flow.counted, len as u64);
         self.recorder.counters.app_bytes_out += len as u64;
         self.recorder.record(self.now, self.flow.label, TraceKind::DataSent, len as u32);
         Ok(())
@@ -241,9 +242,10 @@ impl<O: ProxyOutput> ApplicationEnd<'_, O> {
         if len > self.flow.from_app_window - self.flow.from_app_outstanding || self.flow.app_finished {
             return false;
         }
-        if self.flow.bytes_from_app == 0 && self.recorder.log.is_on() {
-            self.recorder.log.first_byte(self.now, self.flow.label);
+        if self.flow.bytes_from_app == 0 {
+            self.recorder.first_byte(self.now, self.flow);
         }
+        self.recorder.services.sent(self.flow.counted, len.into());
         self.flow.from_app_outstanding += len;
         self.flow.bytes_from_app += u64::from(len);
         self.recorder.counters.app_bytes_in += u64::from(len);

@@ -7,7 +7,7 @@ use csp_types::{FlowLabel, FourTuple, Instant, NodeId};
 use super::dispatch::pool::{PlainState, ServerChange};
 use super::dispatch::services::{ServerHost, Service};
 use super::events::NO_SERVICE;
-use super::{ProxyCore, Stage};
+use super::{ProxyCore, ServiceCounters, Stage};
 
 /// A flow as the admin endpoint shows it.
 #[derive(Clone, Debug)]
@@ -185,6 +185,23 @@ impl<S> ProxyCore<S> {
     pub fn client_process(&self, label: FlowLabel) -> Option<(NodeId, String)> {
         let flow = self.flows.get(self.hairpin.peer(label)?)?;
         self.dispatcher.process_of(flow).map(|(node, name)| (node, name.to_owned()))
+    }
+
+    /// Returns `count` places of the table of services from `from` on. Each has the number, the name and the
+    /// counters of a service, if the policy names one that clients reach and whose connections do not end at
+    /// the proxy. While the service stays in the policy its place and its number do.
+    pub fn service_counters(
+        &self,
+        from: usize,
+        count: usize,
+    ) -> impl Iterator<Item = Option<(u32, &str, &ServiceCounters)>> {
+        let places = self.dispatcher.places(from, count).enumerate();
+        places.map(move |(at, place)| {
+            let reached =
+                |service: &Service| service.spec.local.is_none() && service.spec.address.port() != 0;
+            let (number, service) = place.filter(|(_, service)| reached(service))?;
+            Some((number, service.spec.name.as_str(), self.recorder.services.get(from + at)?))
+        })
     }
 
     /// Returns all active services.

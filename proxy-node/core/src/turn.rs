@@ -66,7 +66,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             match step {
                 Step::Reset => self.reset_both(label),
                 Step::Finish => {
-                    self.cx.recorder.log.ends(label, End::ClosedByServer);
+                    self.cx.flows.ends(label, End::ClosedByServer);
                     self.shutdown_client(label);
                 }
                 Step::Close => self.application_closed(label),
@@ -104,12 +104,12 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                 true => counters.drop_backlog_time += 1,
                 false => counters.drop_no_server += 1,
             }
-            self.cx.recorder.log.ends(label, if served { End::BacklogTime } else { End::NoServer });
+            self.cx.flows.ends(label, if served { End::BacklogTime } else { End::NoServer });
             self.abandon(label);
         }
         while let Some(label) = self.dispatcher.next_abandoned(now) {
             self.cx.recorder.counters.drop_not_taken_over += 1;
-            self.cx.recorder.log.ends(label, End::NotTakenOver);
+            self.cx.flows.ends(label, End::NotTakenOver);
             self.abandon(label);
         }
         while let Some(label) = self.cx.hairpin.next_overdue(now) {
@@ -143,7 +143,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Resets both ends of a flow whose protocol was violated.
     pub(super) fn reset_both(&mut self, label: FlowLabel) {
         self.notify_failure(label, reason::INVALID);
-        self.cx.recorder.log.ends(label, End::Protocol);
+        self.cx.flows.ends(label, End::Protocol);
         self.abandon(label);
     }
 
@@ -204,8 +204,10 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
-    /// Records the end of a connection in the log.
+    /// Counts the end of a connection, and records it in the log.
     fn log_end(&mut self, flow: &Flow) {
+        let lasted_ns = self.cx.now.as_nanos().saturating_sub(flow.began.as_nanos());
+        self.cx.recorder.services.ended(flow.counted, flow.end.unwrap_or(End::Proxy), lasted_ns);
         let log = &mut self.cx.recorder.log;
         if !log.is_on() {
             return;
@@ -226,7 +228,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             }
             if let Some(label) = self.pump.next_stalled(self.cx.now, self.cx.flows, self.cx.tcp) {
                 self.cx.recorder.counters.stalled_given_up += 1;
-                self.cx.recorder.log.ends(label, End::Stalled);
+                self.cx.flows.ends(label, End::Stalled);
                 self.reset_client(label);
             } else if given_way == IDLE_PER_WINDOW_MAX || !self.idle_gives_way() {
                 return None;
@@ -260,7 +262,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                 | Stage::Joined(_)
                 | Stage::Checking(_)
                 | Stage::Finishing => {
-                    self.cx.recorder.log.ends(label, End::ServerLost);
+                    self.cx.flows.ends(label, End::ServerLost);
                     self.abandon(label);
                 }
             }

@@ -26,7 +26,7 @@ use super::connection_log::ConnectionLog;
 use super::curve_keys::KeyRing;
 use super::data_thread::Question;
 use super::events::WorkerEvents;
-use super::metrics::{ModuleMetrics, Published, WorkerMetrics};
+use super::metrics::{ModuleMetrics, Published, ServiceBoard, ServiceMetrics, WorkerMetrics};
 use super::modules::Modules;
 use super::names::Names;
 use super::plans::Plans;
@@ -51,16 +51,18 @@ pub fn run(config: Config, threads: &Threads, adjacency: Option<&Arc<Adjacency>>
     let reported = WorkerEvents::new(Reporter::start(events.clone())?);
     let log = config.connection_log.as_ref().map(|log| ConnectionLog::start(log, config.node.id));
     let log = log.transpose()?;
+    let services: Vec<ServiceBoard> = (0..config.workers).map(|_| ServiceBoard::default()).collect();
     let (mut workers, record) = start_workers(
         &config,
         record,
         (threads, adjacency),
-        (&modules, keys.keys(), &reported, log.as_ref()),
+        (&modules, keys.keys(), &reported, log.as_ref(), &services),
     )?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Boxed: compiled once, and not once for each way in which a runtime polls.
     let result = runtime.block_on(
-        serve(&config, record, &workers, (modules, keys), (events, reported, log.clone())).boxed_local(),
+        serve(&config, record, &workers, (modules, keys), (events, reported, log.clone(), services))
+            .boxed_local(),
     );
     DataThread::stop_all(&mut workers, || Question::Stop);
     log.iter().for_each(ConnectionLog::finish);
@@ -71,14 +73,20 @@ fn start_workers(
     config: &Config,
     mut record: NodeRecord,
     (threads, adjacency): (&Threads, Option<&Arc<Adjacency>>),
-    (modules, keys, events, log): (&Arc<Modules>, &Keys, &WorkerEvents, Option<&ConnectionLog>),
+    (modules, keys, events, log, services): (
+        &Arc<Modules>,
+        &Keys,
+        &WorkerEvents,
+        Option<&ConnectionLog>,
+        &[ServiceBoard],
+    ),
 ) -> Result<(Vec<Worker>, NodeRecord), DaemonError> {
     std::fs::create_dir_all(config.node.run_dir(Role::ProxyNode))?;
     let (mut workers, (makers, jobs)) = (Vec::<Worker>::new(), std::sync::mpsc::channel());
     let (planner, plans) = std::sync::mpsc::channel();
     record.workers = config.workers.into();
     record.capabilities = vec!["tcp".to_owned(), "channel".to_owned()];
-    for number in 0..config.workers {
+    for (number, services) in (0..config.workers).zip(services) {
         let san = providers::listen(config, &record, keys, number)?;
         let core = core_config(config, number);
         let mut worker = ProxyWorker::new(core, messages_config(), san.tunnels, san.channels);
@@ -89,6 +97,7 @@ fn start_workers(
         worker.set_planner(planner.clone());
         worker.set_events(events.of_worker(number));
         log.into_iter().for_each(|log| worker.set_connection_log(log.clone()));
+        worker.set_service_board(services.clone());
         adjacency.into_iter().for_each(|both| worker.set_adjacency(Arc::clone(both)));
         record.san.push(san.address);
         workers.push(threads.start(("data", number), worker, QUESTIONS_MAX, config.spin_us)?);
@@ -141,13 +150,14 @@ async fn serve(
     record: NodeRecord,
     workers: &[Worker],
     (modules, keys): (Arc<Modules>, KeyFile),
-    (events, reported, log): (Events, WorkerEvents, Option<ConnectionLog>),
+    (events, reported, log, services): (Events, WorkerEvents, Option<ConnectionLog>, Vec<ServiceBoard>),
 ) -> Result<(), DaemonError> {
     let costs = policy::flows::Costs::new(usize::from(config.workers));
     let plans = Plans::default();
     let times = ApplyTimes::default();
     let options = shell_options(config, record, workers, (&modules, &costs, &times, &plans), events.clone());
     let options = ShellOptions { keys: Some(keys), ..options };
+    options.metrics.register(ServiceMetrics(services));
     if let Some(log) = &log {
         options.metrics.register(log.clone());
         tokio::spawn(log.clone().follow_hangups());

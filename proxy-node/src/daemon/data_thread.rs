@@ -97,6 +97,9 @@ impl DataWorker for ProxyWorker {
         if let Some(log) = self.connection_log().cloned() {
             log.take(self);
         }
+        if let Some(services) = self.service_board() {
+            services.publish(self);
+        }
         let mut published = Published::of(self);
         published.quality = quality::of_worker(self, clock::now());
         published

@@ -2,6 +2,7 @@
 
 mod messages;
 mod modules;
+mod services;
 mod tcp;
 
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use super::config::{HAIRPINS, UPSTREAMS};
 use super::{channels, contexts, quality};
 
 pub use modules::ModuleMetrics;
+pub use services::{ServiceBoard, ServiceMetrics};
 
 /// What a worker publishes, about ten times a second.
 #[derive(Clone, Debug, Default)]

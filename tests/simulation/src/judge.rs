@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use csp_network_node::NetworkWorker;
 use csp_proxy_node::ProxyWorker;
+use csp_proxy_node::core::ServiceCounters;
 use csp_types::Duration;
 
 use crate::application::{self, Application};
@@ -43,6 +44,8 @@ pub struct Report {
     /// Least and greatest smoothed round-trip time of a client at a proxy, in microseconds; zeros before any
     /// sample.
     pub srtt_us: (u64, u64),
+    /// What the proxies have counted for the service.
+    pub by_service: ServiceCounters,
     /// Counters of all nodes: equal if and only if the same events happened.
     pub counters: String,
 }
@@ -86,9 +89,23 @@ pub(crate) fn judge(world: &mut World) {
     report.handed_over = world.proxies.iter().flatten().map(|proxy| proxy.records_handed_over()).sum();
     report.reassembled =
         workers.map(|(worker, _)| worker.get().core().counters().datagrams_reassembled).sum();
+    judge_counters(world, &mut report);
     report.counters = counters(world);
     report.prompt_end = world.client.prompt_end.saturating_since(world.began);
     world.report = report;
+}
+
+/// Judges what the proxies have counted for the service, after all connections have ended.
+fn judge_counters(world: &World, report: &mut Report) {
+    for proxy in world.proxies.iter().flatten() {
+        for (_, _, counters) in proxy.core().service_counters(0, usize::MAX).flatten() {
+            report.by_service.add(counters);
+        }
+    }
+    let (opened, ended) = (report.by_service.opened, report.by_service.ended.iter().sum::<u64>());
+    if opened != ended {
+        report.violations.push(format!("{opened} connections were counted, and {ended} ends of them"));
+    }
 }
 
 /// Judges one transaction. `overdue`: resets that were sent before all data ahead of them was delivered, each

@@ -371,3 +371,30 @@ fn applications_connect_through_network_nodes_with_several_workers() {
         );
     }
 }
+
+/// What a proxy counts by service is what its clients and processes did: connections, bytes, and ends.
+/// Connections that processes open, to a client or as hairpins, count at no service.
+#[test]
+fn what_is_counted_by_service_is_what_happened() {
+    const REQUEST_LEN: u64 = 20;
+    let sizes = [(0, 1), (7, 0), (4_000, 900), (300_000, 30_000), (10, 2_000_000)];
+    for edge in [false, true] {
+        let of_clients =
+            sizes.map(|(upload, download)| Transaction { upload, ..ask(u64::from(upload % 7), download) });
+        let of_process = |hairpin| Transaction { by_process: Some(0), hairpin, ..ask(8, 5_000) };
+        let mut work = [&of_clients[..], &[of_process(false), of_process(true)]].concat();
+        work.sort_by_key(|transaction| transaction.start);
+        let report = World::new(Scenario { work, edge, ..quiet() }).run();
+        assert_eq!((report.complete, &report.violations), (7, &Vec::new()), "{}", report.counters);
+        let counted = report.by_service;
+        let sum = |size: fn(&(u32, u32)) -> u32| sizes.iter().map(|s| u64::from(size(s))).sum::<u64>();
+        assert_eq!((counted.opened, counted.ended), (5, [5, 0, 0, 0, 0]), "{counted:?}");
+        assert_eq!(counted.received_bytes, sum(|s| s.0) + 5 * REQUEST_LEN);
+        assert_eq!(counted.sent_bytes, sum(|s| s.1));
+        assert_eq!(counted.first_byte.iter().sum::<u64>(), 4, "one answer is empty");
+        assert!(counted.first_byte_ns > 0 && counted.first_byte_ns < counted.duration_ns, "{counted:?}");
+    }
+    let aborted = Transaction { abort_after: Some(20_000), ..ask(0, 2_000_000) };
+    let report = World::new(Scenario { work: vec![aborted, ask(1, 10)], ..quiet() }).run();
+    assert_eq!((report.aborted, report.by_service.ended), (1, [1, 1, 0, 0, 0]), "{}", report.counters);
+}

@@ -13,7 +13,7 @@ pub(super) fn render(families: &BTreeMap<String, Family>) -> String {
         let (name, kind) = match first {
             Value::Counter(_) | Value::Seconds(_) => (format!("{name}_total"), "counter"),
             Value::Gauge(_) => (name.clone(), "gauge"),
-            Value::Latency(_) => (name.clone(), "histogram"),
+            Value::Histogram(_) => (name.clone(), "histogram"),
         };
         // Writing to a String cannot fail.
         let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {kind}", family.help);
@@ -29,14 +29,14 @@ fn sample(text: &mut String, name: &str, labels: &[(String, String)], value: &Va
     let _ = match value {
         Value::Counter(count) => writeln!(text, "{name}{plain} {count}"),
         Value::Seconds(level) | Value::Gauge(level) => writeln!(text, "{name}{plain} {}", number(*level)),
-        Value::Latency(histogram) => {
+        Value::Histogram(histogram) => {
             let mut below = 0;
-            for (bound, count) in histogram.buckets() {
+            for (bound, count) in &histogram.counts {
                 below += count;
-                let bucket = labelled(labels, Some(&number(bound)));
+                let bucket = labelled(labels, Some(&number(*bound)));
                 let _ = writeln!(text, "{name}_bucket{bucket} {below}");
             }
-            let (sum, count) = (number(histogram.sum_s()), histogram.count());
+            let (sum, count) = (number(histogram.sum_s), histogram.count());
             writeln!(text, "{name}_sum{plain} {sum}\n{name}_count{plain} {count}")
         }
     };

@@ -4,17 +4,19 @@
 //! them. Its number contains a generation, so that a handshake that began before the removal cannot complete
 //! at another service.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use csp_tcp::{CongestionControl, ConnectionOptions, EcnMode, StackConfig};
 use csp_types::{FlowLabel, Instant, NodeId, Prefix};
 
+use super::Dispatcher;
 use super::backlog::{Backlog, BacklogLimits};
 use super::pool::{Candidate, MemberId, Pools, WARM};
 use crate::servers::{AllDown, Balance, ServerOptions, affinity};
 use crate::service::upstream::Excluded;
+use crate::service_counters::Counted;
 
 /// A pool member as named by policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -249,8 +251,16 @@ struct Slot {
     service: Option<Service>,
 }
 
-/// Addresses to start listening on, with the service's number, and addresses to stop listening on.
-pub(crate) type Changes = (Vec<(SocketAddr, u32)>, Vec<SocketAddr>);
+/// What a new policy generation changes.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// Addresses to start listening on, with the service's number.
+    pub(crate) listen: Vec<(SocketAddr, u32)>,
+    /// Addresses to stop listening on.
+    pub(crate) gone: Vec<SocketAddr>,
+    /// Places of services that the generation before did not name.
+    pub(crate) begun: Vec<usize>,
+}
 
 /// The services of the policy, and removed ones that still have connections.
 #[derive(Debug, Default)]
@@ -275,16 +285,21 @@ impl Services {
             .filter(|address| address.port() != 0)
             .collect();
         let known: Vec<u32> = self.numbers().collect();
+        let named_before: HashSet<u32> =
+            known.iter().copied().filter(|number| self.get(*number).is_some_and(|s| s.active)).collect();
         for number in &known {
             if let Some(service) = self.get_mut(*number) {
                 service.active = false;
             }
         }
-        let mut listen = Vec::new();
+        let (mut listen, mut begun) = (Vec::new(), Vec::new());
         for spec in specs {
             let (name, address) = (spec.name.clone(), spec.address);
             let known = self.by_name.get(&name).copied();
             let Some(number) = known.or_else(|| self.insert(name)) else { continue };
+            if !named_before.contains(&number) {
+                begun.push((number & PLACE_MASK) as usize);
+            }
             let named = |s: &PoolServer| Some((pools.name(now, s.host, s.port, number)?, *s));
             let named: Vec<(MemberId, PoolServer)> = spec.pool.iter().filter_map(named).collect();
             let Some(service) = self.get_mut(number) else { continue };
@@ -299,7 +314,7 @@ impl Services {
         self.by_address = listen.iter().copied().collect();
         known.into_iter().for_each(|number| self.remove_if_over(number, pools));
         let gone = before.into_iter().filter(|address| !self.by_address.contains_key(address)).collect();
-        (listen, gone)
+        Changes { listen, gone, begun }
     }
 
     /// Adds a service without members; `None` if all service numbers are in use.
@@ -423,73 +438,23 @@ impl Services {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn spec(name: &str, port: u16, servers: &[u16]) -> ServiceSpec {
-        let node = "an-1".parse().unwrap();
-        let pool = servers.iter().map(|port| PoolServer::of_node(node, *port)).collect();
-        ServiceSpec {
-            name: name.to_owned(),
-            address: ([10, 0, 0, 1], port).into(),
-            pool,
-            local: None,
-            between: None,
-            accept_proxy_from: Vec::new(),
-            servers: ServerOptions::default(),
-            tcp: ServiceTcp::default(),
-            backlog: BacklogLimits::default(),
-        }
+/// Where services are counted.
+impl Dispatcher {
+    /// Returns where connections of a service are counted.
+    pub(crate) fn counted(&self, number: u32) -> Counted {
+        self.services.get(number).map_or(Counted::NOWHERE, |_| Counted::at(number & PLACE_MASK))
     }
 
-    #[test]
-    fn a_dropped_service_goes_with_its_last_connection() {
-        let (mut services, mut pools) = (Services::default(), Pools::new());
-        let (listen, _) = services.replace(Instant::ZERO, vec![spec("web", 80, &[8080])], &mut pools);
-        let web = listen[0].1;
-        assert!(services.flow_began(web) && services.flow_began(web));
-        let (_, gone) = services.replace(Instant::ZERO, Vec::new(), &mut pools);
-        assert_eq!(gone, [([10, 0, 0, 1], 80).into()]);
-        services.flow_ended(web, &mut pools);
-        assert!(services.get(web).is_some_and(|s| !s.active), "a connection lives on");
-        assert_eq!(pools.len(), 1);
-        services.flow_ended(web, &mut pools);
-        assert!(services.get(web).is_none() && pools.is_empty() && services.iter().next().is_none());
-    }
-
-    #[test]
-    fn the_number_of_a_forgotten_service_names_no_other() {
-        let (mut services, mut pools) = (Services::default(), Pools::new());
-        let old = services.replace(Instant::ZERO, vec![spec("a", 80, &[1])], &mut pools).0[0].1;
-        services.replace(Instant::ZERO, Vec::new(), &mut pools);
-        let new = services.replace(Instant::ZERO, vec![spec("b", 81, &[2])], &mut pools).0[0].1;
-        assert!(services.get(old).is_none() && !services.flow_began(old) && services.get(new).is_some());
-    }
-
-    #[test]
-    fn a_service_that_comes_back_while_its_connections_live_is_the_same() {
-        let (mut services, mut pools) = (Services::default(), Pools::new());
-        let first = services.replace(Instant::ZERO, vec![spec("a", 80, &[1, 2])], &mut pools).0[0].1;
-        assert!(services.flow_began(first));
-        services.replace(Instant::ZERO, Vec::new(), &mut pools);
-        let again = services.replace(Instant::ZERO, vec![spec("a", 80, &[2, 3])], &mut pools).0[0].1;
-        assert_eq!((first, pools.len()), (again, 2));
-        services.flow_ended(first, &mut pools);
-        assert!(services.get(first).is_some_and(|s| s.active));
-    }
-
-    #[test]
-    fn policies_that_come_and_go_leave_nothing_behind() {
-        let (mut services, mut pools) = (Services::default(), Pools::new());
-        for round in 0..10_000u32 {
-            services.replace(
-                Instant::ZERO,
-                vec![spec(&format!("s{round}"), 80, &[round as u16])],
-                &mut pools,
-            );
-        }
-        assert_eq!((services.iter().count(), pools.len()), (1, 1));
-        assert!(services.slots.len() <= 2);
+    /// Returns `count` places of the table of services from `from` on, each with its service's number if the
+    /// policy names it.
+    pub(crate) fn places(&self, from: usize, count: usize) -> impl Iterator<Item = Option<(u32, &Service)>> {
+        let slots = self.services.slots.iter().enumerate().skip(from).take(count);
+        slots.map(|(at, slot)| {
+            let service = slot.service.as_ref().filter(|service| service.active)?;
+            Some((slot.generation << PLACE_BITS | at as u32, service))
+        })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! Plain servers: which gets a connection, what passes, and how connections end.
 #![expect(clippy::unwrap_used, reason = "a panic is a failed test")]
 
+mod by_service;
 mod checks;
 mod choice;
 mod log;
