@@ -84,7 +84,24 @@ CLUSTER = [
     ]),
 ]
 
+# Ends of connections for which the client is not to blame.
+ERRORS = 'class=~"server|limit|proxy"'
+
+
+def first_byte(part):
+    """Returns the expression of a quantile of the time to the server's first byte, by service."""
+    return f"histogram_quantile({part}, {rate('csp_proxy_service_first_byte_seconds_bucket', SERVICE, 'service, le')}) > 0"
+
+
 SERVICES = [
+    ("Rate, errors, duration", [
+        panel("Rate", "cps", "Connections that clients established to a service, a second, at all proxies.", (rate("csp_proxy_service_connections_total", SERVICE, "service"), "{{service}}")),
+        panel("Errors", "percentunit", "Part of the connections that ended with an error: by the server, at a bound of the proxy, or by the proxy. The objective is below 0.1 %.", (ratio(rate("csp_proxy_service_connections_ended_total", f"{ERRORS}, {SERVICE}", "service"), rate("csp_proxy_service_connections_ended_total", SERVICE, "service")), "{{service}}"), (f"service:csp_proxy_service_errors:ratio_rate1h{{{SERVICE}}}", "{{service}} 1 h")),
+        panel("Time to the first byte", "s", "From the establishment of a connection to the server's first byte: within which half and 99 of 100 had it, estimated between the bounds of the buckets (0.5 ms to 5 s).", (first_byte(0.5), "{{service}} p50"), (first_byte(0.99), "{{service}} p99")),
+        panel("Ends by class", "cps", "Connections that ended, by who or what ended them: docs/operations/connection-log.md has the classes.", (rate("csp_proxy_service_connections_ended_total", SERVICE, "service, class"), "{{service}} {{class}}")),
+        panel("Duration", "s", "Mean duration of the connections that ended.", (ratio(rate("csp_proxy_service_connection_seconds_total", SERVICE, "service"), rate("csp_proxy_service_connections_ended_total", SERVICE, "service")), "{{service}}")),
+        panel("Bytes", "Bps", "Bytes passed from clients to servers (in) and from servers to clients (out).", (rate("csp_proxy_service_received_bytes_total", SERVICE, "service"), "{{service}} in"), (rate("csp_proxy_service_sent_bytes_total", SERVICE, "service"), "{{service}} out")),
+    ]),
     ("Services", [
         panel("New connections", "cps", "Connections (of a forwarded service: flows) that a service's members were given, a second.", (f"sum by (service) (max by ({OF_MEMBER}) (rate(csp_service_member_connections_total{{{SERVICE}}}[{RATE}])))", "{{service}}")),
         panel("Open connections", "none", "Connections that are open at the members of a service's pool, or offered to them.", (f"sum by (service) (max by ({OF_MEMBER}) (csp_service_member_open_connections{{{SERVICE}}}))", "{{service}}")),

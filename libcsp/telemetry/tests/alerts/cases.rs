@@ -25,6 +25,16 @@ const PASSIVE: &str = r#"csp_connections_passive_total{tier="proxy-node",node="p
 const NO_SERVER: &str = r#"csp_drops_total{tier="proxy-node",node="pn-1",reason="no_server"}"#;
 const SENT: &str = r#"csp_tcp_segments_sent_total{node="pn-1",worker="0"}"#;
 const RETRANSMITTED: &str = r#"csp_tcp_segments_retransmitted_total{node="pn-1",worker="0"}"#;
+const WEB_OK: &str = r#"csp_proxy_service_connections_ended_total{node="pn-1",service="web",class="ok"}"#;
+const WEB_CLIENT: &str =
+    r#"csp_proxy_service_connections_ended_total{node="pn-1",service="web",class="client"}"#;
+const WEB_SERVER: &str =
+    r#"csp_proxy_service_connections_ended_total{node="pn-1",service="web",class="server"}"#;
+const WEB_LIMIT: &str =
+    r#"csp_proxy_service_connections_ended_total{node="pn-1",service="web",class="limit"}"#;
+const WEB_SOON: &str = r#"csp_proxy_service_first_byte_seconds_bucket{node="pn-1",service="web",le="0.01"}"#;
+const WEB_LATE: &str = r#"csp_proxy_service_first_byte_seconds_bucket{node="pn-1",service="web",le="1"}"#;
+const WEB_ALL: &str = r#"csp_proxy_service_first_byte_seconds_bucket{node="pn-1",service="web",le="+Inf"}"#;
 const UP_AT_PN_1: &str = r#"csp_service_member_up{service="web",member="an-1:80",reporter="pn-1"}"#;
 const UP_AT_PN_2: &str = r#"csp_service_member_up{service="web",member="an-1:80",reporter="pn-2"}"#;
 const OTHER_UP: &str = r#"csp_service_member_up{service="web",member="an-2:80",reporter="pn-1"}"#;
@@ -170,6 +180,33 @@ pub const CASES: &[Case] = &[
         400,
         &[(PASSIVE, "0+1000x410"), (NO_SERVER, "0+8x410")],
         &[(PASSIVE, "0+1000x410"), (NO_SERVER, "0+1x410")],
+    ),
+    case(
+        "CspServiceErrorsBurnFast",
+        90,
+        &[(WEB_OK, "0+1000x100"), (WEB_SERVER, "0+30x100")],
+        // 3 % for 5 minutes, nothing in the hour before; and clients that reset.
+        &[(WEB_OK, "0+1000x100"), (WEB_SERVER, "0x84 0+30x16"), (WEB_CLIENT, "0+30x100")],
+    ),
+    case(
+        "CspServiceErrorsBurnSlowly",
+        400,
+        &[(WEB_OK, "0+1000x410"), (WEB_LIMIT, "0+8x410")],
+        // A fifth fails, of very few connections.
+        &[(WEB_OK, "0 0 0 0+1x8 8x400"), (WEB_LIMIT, "0 0 0 0+1x2 2x406")],
+    ),
+    case(
+        "CspServiceErrorsPersist",
+        500,
+        &[(WEB_OK, "0+1000x510"), (WEB_SERVER, "0+2x510")],
+        &[(WEB_OK, "0+10000x510"), (WEB_SERVER, "0+2x510")],
+    ),
+    case(
+        "CspServiceFirstByteRises",
+        100,
+        &[(WEB_SOON, "0+100x80 8000x30"), (WEB_LATE, "0+100x110"), (WEB_ALL, "0+100x110")],
+        // As slow as ever.
+        &[(WEB_SOON, "0x110"), (WEB_LATE, "0+100x110"), (WEB_ALL, "0+100x110")],
     ),
     case(
         "CspRetransmissions",

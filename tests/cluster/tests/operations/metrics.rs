@@ -70,11 +70,12 @@ fn read(tier: Tier, page: &str, into: &mut BTreeMap<String, Metric>) {
         {
             kind.clone_into(&mut into.entry(name.to_owned()).or_default().kind);
         } else if let Some((name, labels)) = line.split_once('{')
-            && let Some(metric) = into.get_mut(name)
+            && let Some(metric) = into.get_mut(name.strip_suffix("_bucket").unwrap_or(name))
         {
             // No value of these pages contains a quotation mark.
             let labels = labels.split('"').step_by(2).filter_map(|part| part.strip_suffix('='));
-            metric.labels.extend(labels.map(|label| label.trim_start_matches([',', ' ']).to_owned()));
+            let labels = labels.map(|label| label.trim_start_matches([',', ' ']));
+            metric.labels.extend(labels.filter(|label| *label != "le").map(str::to_owned));
         }
     }
 }
