@@ -22,6 +22,8 @@ enum Reading {
     Now(f64),
     /// A counter.
     Total(f64),
+    /// A counter, and another one: the growth of the first is divided by that of the second.
+    Quotient(f64, f64),
 }
 
 /// What was read of one object: the figures by name.
@@ -43,8 +45,9 @@ struct Rings {
 #[derive(Debug)]
 struct Ring {
     name: &'static str,
-    /// The counter as last read; none for a value, and after a time without one.
-    total: Option<f64>,
+    /// The counter as last read, and that by which it is divided; none for a value, and after a time without
+    /// one.
+    total: Option<(f64, f64)>,
     values: VecDeque<f32>,
 }
 
@@ -55,10 +58,15 @@ impl Ring {
             None => f64::NAN,
             Some(Reading::Now(value)) => value,
             Some(Reading::Total(total)) => {
-                self.total = Some(total);
+                self.total = Some((total, 0.0));
                 // A counter that fell was started anew.
-                let grown = before.filter(|before| total >= *before && seconds > 0.0);
-                grown.map_or(f64::NAN, |before| (total - before) / seconds)
+                let grown = before.filter(|(before, _)| total >= *before && seconds > 0.0);
+                grown.map_or(f64::NAN, |(before, _)| (total - before) / seconds)
+            }
+            Some(Reading::Quotient(part, whole)) => {
+                self.total = Some((part, whole));
+                let grown = before.filter(|before| part >= before.0 && whole > before.1);
+                grown.map_or(f64::NAN, |before| (part - before.0) / (whole - before.1))
             }
         };
         while self.values.len() >= SERIES_POINTS {
@@ -166,6 +174,18 @@ mod tests {
         );
         assert_eq!(values(&series, "node/pn-1", 1), [[Some(2.0)], [Some(12_350.0)]]);
         assert_eq!(series.view(&["node/pn-2"], 10).objects, []);
+    }
+
+    #[test]
+    fn a_quotient_is_of_what_came_between_two_times() {
+        let series = Series::default();
+        let read = [(500.0, 100.0), (600.0, 120.0), (600.0, 120.0), (600.0, 121.0), (4.0, 2.0), (9.0, 4.0)];
+        for (ms, (part, whole)) in (0..).zip(read) {
+            series.add(ms, one("service/web", vec![("percent", Reading::Quotient(part, whole))]));
+        }
+        // Nothing ended, or the counters were started anew.
+        let expected = [None, Some(5.0), None, Some(0.0), None, Some(2.5)];
+        assert_eq!(values(&series, "service/web", 10), [expected]);
     }
 
     #[test]

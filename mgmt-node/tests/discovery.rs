@@ -29,8 +29,8 @@ fn service() -> Value {
         of("", Some("2001:db8::4"), Some("connection refused"), 0),
     ];
     let address = "10.76.0.100:80".parse().expect("an address");
-    let channel = Service { name: "a-channel".into(), address, pending: 0, members: vec![] };
-    body([Service { name: "web".into(), address, pending: 5, members }, channel])
+    let channel = Service { name: "a-channel".into(), address, pending: 0, members: vec![], figures: None };
+    body([Service { name: "web".into(), address, pending: 5, members, figures: None }, channel])
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

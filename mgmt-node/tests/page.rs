@@ -199,6 +199,7 @@ fn overview() -> OverviewView {
         via: "proxy".into(),
         pending: 1,
         pool: vec![member],
+        figures: None,
     };
     let figure = Figure { name: "flows".into(), value: 1.0, per_second: Some(1.0) };
     let drop = DropView { node: "nn-1".into(), reason: "no_service".into(), total: 1, recent: 1 };

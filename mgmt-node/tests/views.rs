@@ -69,7 +69,8 @@ fn web(pending: u64, open: u64, connections_total: u64) -> proxy::Service {
         accept_credit: 8,
         connections_total,
     };
-    proxy::Service { name: "web".into(), address: address("10.76.0.100:80"), pending, members: vec![member] }
+    let (address, figures) = (address("10.76.0.100:80"), None);
+    proxy::Service { name: "web".into(), address, pending, members: vec![member], figures }
 }
 
 /// A plain server as a proxy reports it.

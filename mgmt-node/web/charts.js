@@ -10,7 +10,8 @@ let interval_ms = 10000;
 const FIGURES = {
   connections_per_s: "New connections a second", packets_per_s: "Packets a second", open_connections: "Open connections",
   waiting_connections: "Connections that wait for a process", accept_credit: "Connections that processes have room for",
-  members_down: "Members that get no connections", flows: "Flows", flow_table_percent: "Flow table in use, percent",
+  members_down: "Members that get no connections", errors_percent: "Connections that ended with an error, percent",
+  first_byte_ms: "Mean time to the server's first byte, ms", flows: "Flows", flow_table_percent: "Flow table in use, percent",
   packets_in_per_s: "Packets from clients a second", bytes_in_per_s: "Bytes from clients a second", bytes_out_per_s: "Bytes to clients a second",
   processes: "Processes", accepts_per_s: "Accepted connections a second", read_bytes_per_s: "Bytes read by programs a second",
   written_bytes_per_s: "Bytes written by programs a second", window_memory_bytes: "Memory granted for windows",
@@ -20,6 +21,7 @@ const FIGURES = {
 // RED of a service, USE of a node: which figures say what.
 const GROUPS = [
   ["Rate", ["connections_per_s", "packets_per_s", "packets_in_per_s", "accepts_per_s", "bytes_in_per_s", "bytes_out_per_s", "read_bytes_per_s", "written_bytes_per_s"]],
+  ["Errors and times", ["errors_percent", "first_byte_ms"]],
   ["In use", ["open_connections", "flows", "flow_table_percent", "processes", "window_memory_bytes"]],
   ["Waiting and room", ["waiting_connections", "accept_credit", "backlog_connections", "waits_for_credit_per_s"]],
   ["Errors", ["members_down", "retransmits_per_s", "resets_per_s", "drops_per_s"]],

@@ -71,6 +71,56 @@ pub struct Service {
     pub pending: u64,
     /// Pool, by node and port.
     pub members: Vec<PoolMember>,
+    /// What was counted of clients' connections; `null` where it is not: of channels of messages, and by
+    /// proxies of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub figures: Option<ServiceFigures>,
+}
+
+/// What was counted of clients' connections over TCP to a service, since the policy named it or the proxy
+/// started. Figures that are 0 are left out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServiceFigures {
+    /// Connections that were established.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub connections_total: u64,
+    /// Connections that have ended.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub ended_total: u64,
+    /// Those of them that ended by the server's fault, at a bound of the proxy, or by the proxy's.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub errors_total: u64,
+    /// Connections to which the server has sent a byte.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub answered_total: u64,
+    /// The sum of the times until that byte, from the establishment on, in microseconds.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub first_byte_us_total: u64,
+    /// Bytes passed from clients.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub bytes_in_total: u64,
+    /// Bytes passed to clients.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub bytes_out_total: u64,
+}
+
+impl ServiceFigures {
+    /// Adds those of another worker or proxy.
+    pub fn add(&mut self, other: &ServiceFigures) {
+        let sum = |mine: &mut u64, theirs: u64| *mine = mine.saturating_add(theirs);
+        sum(&mut self.connections_total, other.connections_total);
+        sum(&mut self.ended_total, other.ended_total);
+        sum(&mut self.errors_total, other.errors_total);
+        sum(&mut self.answered_total, other.answered_total);
+        sum(&mut self.first_byte_us_total, other.first_byte_us_total);
+        sum(&mut self.bytes_in_total, other.bytes_in_total);
+        sum(&mut self.bytes_out_total, other.bytes_out_total);
+    }
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 /// A member of a service's pool. Members are shared: two services that name the same node and port show the

@@ -53,8 +53,8 @@ pub(super) fn of_node(sample: &Sample) -> Readings {
     NODE.iter().filter_map(|(name, source)| Some((*name, read(source)?))).collect()
 }
 
-/// The figures of a service: its rate, what is open, what waits, the room that its processes have, and the
-/// members that get nothing.
+/// The figures of a service: its rate, its errors and the time of its answers; what is open, what waits, the
+/// room that its processes have, and the members that get nothing.
 pub(super) fn of_service(service: &ServiceView) -> Readings {
     let sum = |of: fn(&csp_api::mgmt::PoolMemberView) -> Option<u64>| {
         service.pool.iter().filter_map(of).reduce(u64::saturating_add).map(|sum| sum as f64)
@@ -69,13 +69,49 @@ pub(super) fn of_service(service: &ServiceView) -> Readings {
         add("waiting_connections", Some(Reading::Now(service.pending as f64)));
         add("accept_credit", sum(|member| member.accept_credit).map(Reading::Now));
     }
+    if let Some(figures) = &service.figures {
+        let total = |count: u64| count as f64;
+        let (errors, ended) = (total(figures.errors_total), total(figures.ended_total));
+        add("errors_percent", Some(Reading::Quotient(100.0 * errors, ended)));
+        let (waited_us, answered) = (total(figures.first_byte_us_total), total(figures.answered_total));
+        add("first_byte_ms", Some(Reading::Quotient(waited_us / 1e3, answered)));
+        add("bytes_in_per_s", Some(Reading::Total(total(figures.bytes_in_total))));
+        add("bytes_out_per_s", Some(Reading::Total(total(figures.bytes_out_total))));
+    }
     readings
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use csp_api::proxy::ServiceFigures;
     use std::collections::BTreeMap;
+
+    #[test]
+    fn a_services_figures_have_its_errors_and_the_time_of_its_answers() {
+        let text = r#"{"name":"web","vip":"10.76.0.100","port":80,"pending":2,"pool":[]}"#;
+        let mut service: ServiceView = serde_json::from_str(text).unwrap();
+        assert!(of_service(&service).iter().all(|(name, _)| *name != "errors_percent"));
+        service.figures = Some(ServiceFigures {
+            ended_total: 200,
+            errors_total: 3,
+            answered_total: 50,
+            first_byte_us_total: 9_000,
+            bytes_in_total: 7,
+            ..ServiceFigures::default()
+        });
+        let readings = of_service(&service);
+        for expected in [
+            ("waiting_connections", Reading::Now(2.0)),
+            ("errors_percent", Reading::Quotient(300.0, 200.0)),
+            ("first_byte_ms", Reading::Quotient(9.0, 50.0)),
+            ("bytes_in_per_s", Reading::Total(7.0)),
+            ("bytes_out_per_s", Reading::Total(0.0)),
+        ] {
+            assert!(readings.contains(&expected), "{expected:?} is not in {readings:?}");
+        }
+        assert!(readings.len() <= crate::limits::SERIES_FIGURES_MAX);
+    }
 
     #[test]
     fn a_nodes_figures_are_those_whose_metrics_it_has() {

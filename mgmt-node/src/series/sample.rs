@@ -140,6 +140,7 @@ mod tests {
             via: via.into(),
             pending: 0,
             pool: vec![member],
+            figures: None,
         };
         let services = vec![service];
         ServicesView { generation: 1, services, total: 1, troubled: 0, unreachable: Vec::new() }

@@ -37,6 +37,7 @@ impl Reports {
             via: service.via.to_string(),
             pending: 0,
             pool: service.pool.iter().map(|server| self.member(&service.name, server)).collect(),
+            figures: None,
         }
     }
 

@@ -34,6 +34,10 @@ pub(super) fn live(service: &Service, reported: &Reported<'_>) -> ServiceView {
         via: service.via.to_string(),
         pending: seen.iter().map(|(_, s)| s.pending).fold(0, u64::saturating_add),
         pool: servers(service, &seen),
+        figures: seen.iter().filter_map(|(_, s)| s.figures).reduce(|mut sum, one| {
+            sum.add(&one);
+            sum
+        }),
     }
 }
 

@@ -238,11 +238,6 @@ impl Dispatcher {
         }
     }
 
-    /// Returns all services, including removed ones that still have connections.
-    pub(crate) fn services(&self) -> impl Iterator<Item = &Service> {
-        self.services.iter()
-    }
-
     /// Returns the numbers of the local services that the policy names.
     pub(crate) fn local_numbers(&self) -> BTreeSet<u32> {
         self.services

@@ -88,6 +88,12 @@ pub struct ServiceCounters {
 }
 
 impl ServiceCounters {
+    /// Returns the number of connections that have ended for a reason for which the client is not to blame.
+    pub fn errors(&self) -> u64 {
+        let errors = [EndClass::Server, EndClass::Limit, EndClass::Proxy];
+        errors.into_iter().map(|class| self.ended[class as usize]).sum()
+    }
+
     /// Adds those of another worker.
     pub fn add(&mut self, other: &ServiceCounters) {
         self.opened += other.opened;

@@ -60,6 +60,9 @@ pub struct ServiceSnapshot {
     pub pending: usize,
     /// Its pool.
     pub members: Vec<MemberSnapshot>,
+    /// What was counted of it; `None` of one whose connections end at the proxy, or that clients do not
+    /// reach.
+    pub counters: Option<ServiceCounters>,
 }
 
 /// A pool member as the admin endpoint shows it.
@@ -197,16 +200,21 @@ impl<S> ProxyCore<S> {
     ) -> impl Iterator<Item = Option<(u32, &str, &ServiceCounters)>> {
         let places = self.dispatcher.places(from, count).enumerate();
         places.map(move |(at, place)| {
-            let reached =
-                |service: &Service| service.spec.local.is_none() && service.spec.address.port() != 0;
-            let (number, service) = place.filter(|(_, service)| reached(service))?;
-            Some((number, service.spec.name.as_str(), self.recorder.services.get(from + at)?))
+            let (number, service) = place?;
+            Some((number, service.spec.name.as_str(), self.counters_at(from + at, service)?))
         })
+    }
+
+    /// Returns the counters of the service at a place, if it is counted.
+    fn counters_at(&self, place: usize, service: &Service) -> Option<&ServiceCounters> {
+        let counted = service.spec.local.is_none() && service.spec.address.port() != 0;
+        self.recorder.services.get(place).filter(|_| counted)
     }
 
     /// Returns all active services.
     pub fn services(&self) -> Vec<ServiceSnapshot> {
-        let describe = |service: &Service| ServiceSnapshot {
+        let describe = |(place, service): (usize, &Service)| ServiceSnapshot {
+            counters: self.counters_at(place, service).copied(),
             name: service.spec.name.clone(),
             address: service.spec.address,
             pending: service.backlog.len(),
@@ -224,6 +232,7 @@ impl<S> ProxyCore<S> {
                 })
                 .collect(),
         };
-        self.dispatcher.services().filter(|s| s.active).map(describe).collect()
+        let places = self.dispatcher.places(0, usize::MAX).enumerate();
+        places.filter_map(|(place, service)| Some(describe((place, service?.1)))).collect()
     }
 }

@@ -8,13 +8,14 @@ use axum::extract::{Query, State};
 use axum::routing::get;
 use axum::{Json, Router};
 use csp_api::contexts::Contexts;
-use csp_api::proxy::{Channel, Flow, PoolMember, Service};
+use csp_api::proxy::{Channel, Flow, PoolMember, Service, ServiceFigures};
 use csp_api::quality::Quality;
 use csp_api::{Text, TraceEntry};
 use csp_daemon::query::{Label, Limit, QueryError, Workers};
 
 use crate::core::{
-    FlowSnapshot, MemberSnapshot, PlainState, RecentFlow, ServerHost, ServiceSnapshot, reason,
+    FlowSnapshot, MemberSnapshot, PlainState, RecentFlow, ServerHost, ServiceCounters, ServiceSnapshot,
+    reason,
 };
 
 use super::data_thread::Question;
@@ -109,6 +110,19 @@ fn of_worker(service: &ServiceSnapshot) -> Service {
         address: service.address,
         pending: service.pending as u64,
         members: service.members.iter().map(member).collect(),
+        figures: service.counters.as_ref().map(figures),
+    }
+}
+
+fn figures(counters: &ServiceCounters) -> ServiceFigures {
+    ServiceFigures {
+        connections_total: counters.opened,
+        ended_total: counters.ended.iter().sum(),
+        errors_total: counters.errors(),
+        answered_total: counters.first_byte.iter().sum(),
+        first_byte_us_total: counters.first_byte_ns / 1_000,
+        bytes_in_total: counters.received_bytes,
+        bytes_out_total: counters.sent_bytes,
     }
 }
 
@@ -138,6 +152,9 @@ fn down(state: PlainState) -> Option<Text> {
 /// are not.
 fn add(service: &mut Service, other: Service) {
     service.pending += other.pending;
+    if let (Some(figures), Some(theirs)) = (&mut service.figures, &other.figures) {
+        figures.add(theirs);
+    }
     for theirs in other.members {
         let same =
             |m: &&mut PoolMember| (&m.node, m.address, m.port) == (&theirs.node, theirs.address, theirs.port);

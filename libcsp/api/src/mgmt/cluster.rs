@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::Text;
-use crate::proxy::{ChannelFigures, RequestedQuery};
+use crate::proxy::{ChannelFigures, RequestedQuery, ServiceFigures};
 
 use super::flows::FlowsView;
 use super::policy::{GenerationView, LeaderView};
@@ -175,6 +175,9 @@ pub struct ServiceView {
     pub pending: u64,
     /// Pool.
     pub pool: Vec<PoolMemberView>,
+    /// What the proxies have counted of it, for the figures of the last hour; not part of the answer.
+    #[serde(skip)]
+    pub figures: Option<ServiceFigures>,
 }
 
 /// A service of a management node that knows no others.
