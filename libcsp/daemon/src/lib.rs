@@ -26,6 +26,7 @@ pub mod program;
 pub mod query;
 mod service_manager;
 mod shell;
+pub mod syslog;
 mod thread;
 pub mod trial;
 
