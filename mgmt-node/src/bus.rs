@@ -12,6 +12,7 @@
 mod subscriber;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -21,7 +22,6 @@ use csp_telemetry::{MetricSource, MetricWriter, Shares};
 use csp_zmtp::{Config, CurveKeys, Heartbeat, LocalType};
 use tokio::net::TcpListener;
 
-use crate::config::PublishSection;
 use crate::events::Hub;
 use crate::policy_view::PolicyReader;
 use subscriber::Subscriber;
@@ -72,29 +72,31 @@ impl Shared {
 pub struct Bus(Arc<Shared>);
 
 impl Bus {
-    /// Listens as configured and publishes in the background. Errors say what is wrong with the address or
-    /// the key file.
+    /// Listens as configured and publishes in the background. Errors say what is wrong with the address.
     pub async fn start(
-        section: &PublishSection,
+        address: SocketAddr,
+        keys: Option<Arc<CurveKeys>>,
         hub: Arc<Hub>,
         policy: Arc<PolicyReader>,
     ) -> Result<Bus, DaemonError> {
-        let keys = section.key.as_ref().map(|path| {
-            let text = private_file::read(path, KEY_FILE_LEN_MAX);
-            let keys = text.and_then(|text| csp_zmtp::parse_key_file(&text)).map(Arc::new);
-            keys.map_err(|why| DaemonError::Unavailable(format!("events.key: {}: {why}", path.display())))
-        });
-        let listener = listen(section.listen).await?;
+        let listener = listen(address).await?;
         let second = csp_types::Duration::from_secs(1);
         let mut config = Config::new(LocalType::Xpub);
         (config.message_len_max, config.frames_max) = (1024, 1);
         let (interval, timeout, ttl) = (second * 10, second * 10, second * 30);
         config.heartbeat = Some(Heartbeat { interval, timeout, ttl });
-        let (keys, counts) = (keys.transpose()?, Counts::default());
+        let counts = Counts::default();
         let shared = Arc::new(Shared { hub, policy, config: Arc::new(config), keys, counts });
         tokio::spawn(accept(listener, shared.clone()));
         Ok(Bus(shared))
     }
+}
+
+/// Reads the pair of keys in a file. The error says what is wrong with it.
+pub fn keys(path: &Path) -> Result<Arc<CurveKeys>, DaemonError> {
+    let text = private_file::read(path, KEY_FILE_LEN_MAX);
+    let keys = text.and_then(|text| csp_zmtp::parse_key_file(&text)).map(Arc::new);
+    keys.map_err(|why| DaemonError::Unavailable(format!("events.key: {}: {why}", path.display())))
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, DaemonError> {

@@ -1,11 +1,15 @@
 //! The configuration file of `csp-mgmt-node`: one reader, strict, with every default in one place.
 
+mod outlets;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use csp_control::config::{self, ConfigError, Problems};
 use csp_control::{AdminSection, EtcdSection, LogSection, NodeSection};
 use serde::{Deserialize, Deserializer};
+
+pub use outlets::{EventsSection, SYSLOG, SyslogSection, WebhookSection};
 
 /// The whole file.
 #[derive(Clone, Debug, Deserialize)]
@@ -25,9 +29,9 @@ pub struct MgmtConfig {
     /// entry.
     #[serde(default)]
     pub names: Vec<String>,
-    /// How events are published over ZeroMQ. Absent: they are not.
+    /// Where events go beside the API.
     #[serde(default)]
-    pub events: Option<PublishSection>,
+    pub events: EventsSection,
     /// Logging.
     #[serde(default)]
     pub log: LogSection,
@@ -46,19 +50,6 @@ pub struct PrivateEtcdSection {
     /// The etcd program.
     #[serde(default = "default_binary")]
     pub binary: PathBuf,
-}
-
-/// `events:` where events are published over ZeroMQ.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PublishSection {
-    /// Where subscribers connect.
-    #[serde(deserialize_with = "address")]
-    pub listen: SocketAddr,
-    /// File with this node's pair of CURVE keys, as `cspctl channel-key` writes it. Without one nobody is
-    /// asked for a key, which is allowed on loopback only.
-    #[serde(default)]
-    pub key: Option<PathBuf>,
 }
 
 impl Default for PrivateEtcdSection {
@@ -91,15 +82,7 @@ impl MgmtConfig {
             );
             problems.add("admin.listen", message);
         }
-        if let Some(events) = self.events.as_ref().filter(|events| events.key.is_none())
-            && !events.listen.ip().is_loopback()
-        {
-            let message = format!(
-                "{} is reached by others, and there is no events.key: make one with `cspctl channel-key`, or listen on 127.0.0.1",
-                events.listen
-            );
-            problems.add("events.listen", message);
-        }
+        self.events.check(problems);
         if self.private_etcd.client == self.private_etcd.peer {
             problems.add("private_etcd.peer", "must differ from private_etcd.client in address or port");
         }
@@ -129,4 +112,8 @@ fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::
             format!("{text:?} is no address to listen on; allowed is ADDRESS:PORT, such as 127.0.0.1:2379");
         serde::de::Error::custom(message)
     })
+}
+
+fn some_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    address(deserializer).map(Some)
 }

@@ -1,25 +1,27 @@
 //! `csp-mgmt-node`: starts the parts in order, waits for the end, stops them in reverse.
 
 use std::fs::File;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
 use csp_control::{
-    ControlOptions, ControlPlane, EtcdAccess, EtcdClient, EtcdProcess, EtcdProcessOptions, NodeRecord,
-    PolicyManager, Signer,
+    ControlOptions, ControlPlane, EtcdAccess, EtcdClient, EtcdProcess, EtcdProcessOptions, EventsAddress,
+    NodeRecord, PolicyManager, Signer,
 };
 use csp_daemon::program::ConfigFile;
 use csp_daemon::{DaemonError, Events, ServiceManager, StopSignals};
 use csp_identity::Credentials;
 use csp_telemetry::{AdminOptions, AdminServer, BuildInfo, ConditionState, Exposition, Readiness};
-use csp_types::{NodeId, Role};
+use csp_types::{CurvePublicKey, NodeId, Role};
+use csp_zmtp::CurveKeys;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::actions::Actions;
-use crate::bus::Bus;
+use crate::bus::{self, Bus};
 use crate::config::MgmtConfig;
 use crate::events::{self, Hub};
 use crate::fanout::Fanout;
@@ -27,6 +29,7 @@ use crate::leader::Election;
 use crate::login::{LoginMetrics, Logins};
 use crate::metrics::ClusterMetrics;
 use crate::modules;
+use crate::outlets::{self, Outlets};
 use crate::policy_view::PolicyReader;
 use crate::poller::Poller;
 use crate::publish::Publisher;
@@ -110,7 +113,9 @@ async fn serve(
     private_etcd: bool,
     stop: impl Future<Output = &'static str>,
 ) -> Result<(), DaemonError> {
-    let record = NodeRecord::new(config.node.id, Role::MgmtNode, config.admin.url(&config.node));
+    let outlets = Outlets::open(&config.events)?;
+    let keys = config.events.key.as_deref().map(bus::keys).transpose()?;
+    let record = registration(config, keys.as_deref());
     let node = serde_json::to_value(&record).unwrap_or_default();
     let own = LeaderView { id: config.node.id.to_string(), url: record.admin.clone() };
     let options = ControlOptions { follow_policy: false, ..ControlOptions::default() };
@@ -124,7 +129,7 @@ async fn serve(
     let manager = manager(etcd, signer.as_ref()).await?;
     let election = Election::start(etcd.clone(), own.clone());
     let policy = Arc::new(PolicyReader::new(manager.clone()));
-    let bus = bus(config, &hub, &policy).await?;
+    let bus = bus(config.events.listen, keys, &hub, &policy).await?;
     let cluster = Arc::new(Cluster {
         id: own.id,
         private_etcd,
@@ -144,10 +149,19 @@ async fn serve(
     let users =
         etcd.credentials.is_some().then(|| tokio::spawn(watch_users(control.client(), readiness.clone())));
     let logins = Logins::new(etcd.credentials.clone());
+    let metrics = metrics(&cluster, (&logins, bus), etcd.credentials.as_ref());
+    metrics.register(outlets.metrics());
+    let sources = outlets::Sources {
+        hub: hub.clone(),
+        etcd: control.client(),
+        leadership: election.leadership.clone(),
+        readiness: readiness.clone(),
+    };
+    let outlets = tokio::spawn(outlets.run(sources));
     let actions = Actions::open(&state_dir).map_err(DaemonError::System)?;
     actions.audit.watch(hub.clone());
     let options = AdminOptions {
-        metrics: metrics(&cluster, (&logins, bus), etcd.credentials.as_ref()),
+        metrics,
         readiness,
         node,
         routes: events.route(),
@@ -155,7 +169,7 @@ async fn serve(
         credentials: etcd.credentials.clone(),
     };
     let ended = answer(config, options, &control, stop).await;
-    for task in background.iter().chain(&users) {
+    for task in background.iter().chain(&users).chain([&outlets]) {
         task.abort();
     }
     election.shutdown().await;
@@ -187,14 +201,21 @@ fn background(
 
 /// The publisher of events, if there is to be one.
 async fn bus(
-    config: &MgmtConfig,
+    listen: Option<SocketAddr>,
+    keys: Option<Arc<CurveKeys>>,
     hub: &Arc<Hub>,
     policy: &Arc<PolicyReader>,
 ) -> Result<Option<Bus>, DaemonError> {
-    match &config.events {
-        Some(section) => Ok(Some(Bus::start(section, hub.clone(), policy.clone()).await?)),
-        None => Ok(None),
-    }
+    let Some(listen) = listen else { return Ok(None) };
+    Ok(Some(Bus::start(listen, keys, hub.clone(), policy.clone()).await?))
+}
+
+/// This node's registration, with where it publishes events and by which key.
+fn registration(config: &MgmtConfig, keys: Option<&CurveKeys>) -> NodeRecord {
+    let mut record = NodeRecord::new(config.node.id, Role::MgmtNode, config.admin.url(&config.node));
+    let key = keys.map(|keys| CurvePublicKey(keys.public()).to_string());
+    record.events = config.events.listen.map(|address| EventsAddress { address: address.to_string(), key });
+    record
 }
 
 /// Takes over this node's own events, pushes them to the others, and announces nodes. Does not end.

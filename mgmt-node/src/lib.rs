@@ -23,6 +23,7 @@ pub mod login;
 mod message_routes;
 pub mod metrics;
 mod modules;
+mod outlets;
 mod page_routes;
 pub mod plugin_routes;
 mod policy_view;

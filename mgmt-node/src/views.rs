@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use csp_api::mgmt::{
-    EtcdView, FlowView, FlowsView, GenerationView, NodeState, NodeView, NodesView, OverviewView, Phase,
-    QueuesView, RecentFlowView, RecentView, ServicesView, SocketView, SocketsView, TraceEventView, TraceView,
-    Unreachable,
+    EtcdView, EventsEndpoint, FlowView, FlowsView, GenerationView, NodeState, NodeView, NodesView,
+    OverviewView, Phase, QueuesView, RecentFlowView, RecentView, ServicesView, SocketView, SocketsView,
+    TraceEventView, TraceView, Unreachable,
 };
 use csp_api::{RecentFlow, Text, TraceEntry, app, network, proxy};
 use csp_control::{AckState, ControlStatus, MemberState, Membership, NodeAck, PolicyManager};
@@ -105,6 +105,10 @@ impl Cluster {
                     san: san(record),
                     owns: record.owns.iter().map(ToString::to_string).collect(),
                     capabilities: record.capabilities.clone(),
+                    events: record
+                        .events
+                        .clone()
+                        .map(|at| EventsEndpoint { address: at.address, key: at.key }),
                     draining: record.draining,
                     started_unix_ms: record.started_unix_ms,
                     policy_generation: ack.map_or(0, |a| a.generation),

@@ -125,6 +125,10 @@ async fn the_subscriber_of_the_documentation_gets_each_event_while_another_one_i
     let ran = mgmt.cspctl(&["policy", "apply", file.to_str().expect("a path")]).await;
     assert_eq!(ran.code, 0, "{}", ran.err);
 
+    // Where it publishes, and its public key, are in its registration.
+    let nodes = mgmt.cspctl(&["nodes", "-o", "json"]).await.json();
+    let expected = serde_json::json!({ "address": listen.to_string(), "key": server_key });
+    assert_eq!(nodes["nodes"][0]["events"], expected, "{nodes}");
     let endpoint = format!("tcp://{listen}");
     let start = |file: &Path| Program::start(&endpoint, &server_key, file);
     let (reads, stopped, denied) = (start(&own_file), start(&own_file), start(&stranger));

@@ -105,6 +105,7 @@ fn cluster() -> NodesView {
         san: vec!["shm:/run/csp/nn-1".into()],
         owns: Vec::new(),
         capabilities: Vec::new(),
+        events: None,
         draining: false,
         started_unix_ms: 1,
         policy_generation: 1,

@@ -10,8 +10,9 @@ mod series;
 
 pub use actions::{AuditRecord, AuditView, SchemeRequest, SessionView};
 pub use cluster::{
-    ChannelView, ChannelsView, DropView, EtcdView, Figure, NodeState, NodeView, NodesView, OverviewView,
-    PoolMemberView, ServiceView, ServicesView, TierView, Unreachable, VipGroupView, VipGroupsView,
+    ChannelView, ChannelsView, DropView, EtcdView, EventsEndpoint, Figure, NodeState, NodeView, NodesView,
+    OverviewView, PoolMemberView, ServiceView, ServicesView, TierView, Unreachable, VipGroupView,
+    VipGroupsView,
 };
 pub use flows::{
     ClockView, FlowView, FlowsView, QueuesView, RecentFlowView, RecentView, SocketView, SocketsView,

@@ -22,6 +22,8 @@ pub const ACKS: &str = "/csp/v1/acks/";
 pub const DRAIN: &str = "/csp/v1/drain/";
 /// The management node that is the leader.
 pub const LEADER: &str = "/csp/v1/leader";
+/// Up to where outlets of events (webhooks, syslog) have sent them, by name; the leader writes it.
+pub const EVENT_OUTLETS: &str = "/csp/v1/event-outlets/";
 
 /// The roles that register.
 pub const ROLES: [Role; 4] = [Role::NetworkNode, Role::ProxyNode, Role::AppNode, Role::MgmtNode];
@@ -61,4 +63,9 @@ pub fn activation(number: u64) -> String {
 /// Returns the key of a node's acknowledgement.
 pub fn ack(id: &NodeId) -> String {
     format!("{ACKS}{id}")
+}
+
+/// Returns the key of the place up to which an outlet of events has sent them.
+pub fn event_outlet(name: &str) -> String {
+    format!("{EVENT_OUTLETS}{name}")
 }

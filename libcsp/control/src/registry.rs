@@ -36,6 +36,9 @@ pub struct NodeRecord {
     /// Network nodes only: the networks whose VIPs and egress addresses it serves. Empty means all.
     #[serde(default, with = "serde_prefixes", skip_serializing_if = "Vec::is_empty")]
     pub owns: Vec<Prefix>,
+    /// Management nodes only: where they publish events over ZeroMQ.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events: Option<EventsAddress>,
     /// When it started, in milliseconds of the Unix epoch.
     pub started_unix_ms: u64,
     /// Whether it drains: it gets no new connections, and established ones continue.
@@ -44,6 +47,16 @@ pub struct NodeRecord {
     /// Set just before a node stops on purpose, so that its end is not mistaken for a failure.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
+}
+
+/// Where a management node publishes events over ZeroMQ.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EventsAddress {
+    /// ADDRESS:PORT.
+    pub address: String,
+    /// Its public CURVE key in Z85; `None`: it asks for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 /// The addresses at which one worker accepts SAN links.
@@ -101,6 +114,7 @@ impl NodeRecord {
             san: Vec::new(),
             capabilities: Vec::new(),
             owns: Vec::new(),
+            events: None,
             started_unix_ms: unix_ms(),
             draining: false,
             leaving: false,

@@ -38,8 +38,8 @@ struct Known {
 pub struct Filter {
     /// At least this severity.
     pub severity: Option<Severity>,
-    /// Objects that begin so, if not empty.
-    pub object: String,
+    /// Objects that begin with one of these, if there are any.
+    pub objects: Vec<String>,
     /// Of these kinds, if there are any.
     pub kinds: Vec<String>,
 }
@@ -48,7 +48,7 @@ impl Filter {
     /// Returns whether a reader wants this event.
     pub fn matches(&self, event: &Event) -> bool {
         self.severity.is_none_or(|least| event.severity >= least)
-            && event.object.starts_with(&self.object)
+            && (self.objects.is_empty() || self.objects.iter().any(|begin| event.object.starts_with(begin)))
             && (self.kinds.is_empty() || self.kinds.iter().any(|kind| event.kind == *kind.as_str()))
     }
 }
@@ -186,6 +186,16 @@ impl Collector {
     /// Returns the number of events that have arrived.
     pub fn arrivals(&self) -> u64 {
         self.arrivals
+    }
+
+    /// Returns how many events that are kept arrived after `cursor`; for a cursor of another collector, how
+    /// many are kept.
+    pub fn waiting(&self, cursor: &Cursor) -> u64 {
+        let kept = self.kept.len() as u64;
+        match cursor.instance == self.instance {
+            true => self.arrivals.saturating_sub(cursor.arrivals).min(kept),
+            false => kept,
+        }
     }
 
     /// Returns the last event of a stream that is here; 0: none.

@@ -105,7 +105,8 @@ fn a_filter_skips_what_nobody_reads_again() {
     assert_eq!((page.events.len(), page.events[0].sequence), (7, 40));
     let page = collector.read(&page.cursor, &Filter::default(), 100);
     assert_eq!(page.events, [], "what did not match was passed");
-    let kinds = Filter { kinds: vec!["node_late".to_owned()], object: "node/pn".to_owned(), severity: None };
+    let kinds =
+        Filter { kinds: vec!["node_late".to_owned()], objects: vec!["node/pn".to_owned()], severity: None };
     assert_eq!(collector.latest(&kinds, 4).events.iter().map(|e| e.sequence).min(), Some(70));
 }
 

@@ -82,6 +82,20 @@ pub fn client_config(credentials: Option<&Credentials>, expected: ExpectedServer
     config
 }
 
+/// Returns the client configuration for servers outside of the cluster: their certificates must be issued by
+/// one of the authorities in the PEM text `authorities`. No certificate of this program is shown. The error
+/// says what is wrong with the text.
+pub fn web_client_config(authorities: &[u8]) -> Result<ClientConfig, String> {
+    let mut roots = RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(crate::folder::certificates(authorities)?);
+    if added == 0 {
+        return Err("has no certificate of an authority".to_owned());
+    }
+    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| error.to_string())?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
 impl ServerCertVerifier for Follower {
     fn verify_server_cert(
         &self,

@@ -18,7 +18,7 @@ mod signature;
 mod uri;
 
 pub use caller::{Access, Caller};
-pub use client::{ExpectedServer, client_config};
+pub use client::{ExpectedServer, client_config, web_client_config};
 pub use credentials::{Credentials, CredentialsState};
 pub use folder::{CA, CERTIFICATE, Folder, FolderError, KEY, REVOKED};
 pub use peer::{Peer, PeerError};

@@ -145,6 +145,11 @@ impl Hub {
         }
     }
 
+    /// Returns how many events arrived after `cursor` and are kept.
+    pub fn waiting(&self, cursor: &Cursor) -> u64 {
+        self.state().collector.waiting(cursor)
+    }
+
     /// Returns what was announced of each node.
     pub(super) fn announced(&self) -> BTreeMap<Text, Announced> {
         self.state().announced.clone()

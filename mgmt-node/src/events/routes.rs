@@ -88,7 +88,7 @@ impl Reader {
         let kinds = self.kind.iter().flat_map(|kinds| kinds.split(',')).filter(|kind| !kind.is_empty());
         Ok(Filter {
             severity: severity.transpose()?,
-            object: self.object.clone().unwrap_or_default(),
+            objects: self.object.iter().cloned().collect(),
             kinds: kinds.map(str::to_owned).collect(),
         })
     }

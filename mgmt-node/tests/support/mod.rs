@@ -117,7 +117,12 @@ impl Mgmt {
 
     /// A further management node on the etcd of `first`.
     pub async fn join(first: &Mgmt, id: &str) -> Self {
-        let rest = format!("etcd: {{endpoints: [\"http://{}\"]}}\n", first.etcd);
+        Mgmt::join_with(first, id, "").await
+    }
+
+    /// The same with these sections in its configuration.
+    pub async fn join_with(first: &Mgmt, id: &str, sections: &str) -> Self {
+        let rest = format!("etcd: {{endpoints: [\"http://{}\"]}}\n{sections}", first.etcd);
         Mgmt::spawn(id, free_address(), first.etcd, &rest).await
     }
 

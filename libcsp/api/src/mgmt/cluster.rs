@@ -39,6 +39,16 @@ impl NodeState {
     }
 }
 
+/// Where a management node publishes events over ZeroMQ.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EventsEndpoint {
+    /// ADDRESS:PORT.
+    pub address: String,
+    /// Its public CURVE key in Z85; absent: it asks for none, and is reached from its host only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
 /// One member of the cluster.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeView {
@@ -65,6 +75,9 @@ pub struct NodeView {
     /// Features of its software that it has registered, such as `tunnel` or `relay`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capabilities: Vec<String>,
+    /// Management nodes only: where they publish events over ZeroMQ; absent: they do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events: Option<EventsEndpoint>,
     /// Whether it gets no new connections (`cspctl drain`).
     #[serde(default)]
     pub draining: bool,

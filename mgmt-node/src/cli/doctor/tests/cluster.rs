@@ -14,6 +14,7 @@ pub(super) fn node(id: &str, role: &str, capabilities: &[&str], san: &str) -> No
         san: vec![san.into()],
         owns: Vec::new(),
         capabilities: capabilities.iter().map(|&name| name.into()).collect(),
+        events: None,
         draining: false,
         started_unix_ms: 1,
         policy_generation: 3,
