@@ -11,9 +11,10 @@ use csp_control::{
     ControlOptions, ControlPlane, EtcdAccess, EtcdClient, EtcdProcess, EtcdProcessOptions, EventsAddress,
     NodeRecord, PolicyManager, Signer,
 };
+use csp_daemon::events::CertificateNotice;
 use csp_daemon::program::ConfigFile;
 use csp_daemon::{DaemonError, Events, ServiceManager, StopSignals};
-use csp_identity::Credentials;
+use csp_identity::{Credentials, UnixTime};
 use csp_telemetry::{AdminOptions, AdminServer, BuildInfo, ConditionState, Exposition, Readiness};
 use csp_types::{CurvePublicKey, NodeId, Role};
 use csp_zmtp::CurveKeys;
@@ -190,7 +191,13 @@ fn background(
         tokio::spawn(async move { policy.follow().await }),
         tokio::spawn(async move { modules::run(&modules_of).await }),
         tokio::spawn(async move { keep_signed(&signed).await }),
-        tokio::spawn(watch_readiness(with(), etcd.credentials.clone(), readiness.clone(), signer)),
+        tokio::spawn(watch_readiness(
+            with(),
+            etcd.credentials.clone(),
+            readiness.clone(),
+            signer,
+            events.clone(),
+        )),
         tokio::spawn(async move {
             polled.poller.run(polled.fanout.clone(), polled.membership.clone()).await;
         }),
@@ -335,8 +342,10 @@ async fn watch_readiness(
     credentials: Option<Credentials>,
     readiness: Readiness,
     signer: Option<Arc<Signer>>,
+    events: Events,
 ) {
     let mut beat = tokio::time::interval(Duration::from_millis(500));
+    let mut certificate = CertificateNotice::new((&cluster.id).into());
     loop {
         beat.tick().await;
         let status = cluster.status.borrow().clone();
@@ -351,6 +360,7 @@ async fn watch_readiness(
         };
         if let Some(credentials) = &credentials {
             csp_daemon::identity::set_readiness(&readiness, credentials);
+            certificate.look(&events, &credentials.state().holder, UnixTime::now());
         }
         let leader = cluster.leadership.borrow().leader().is_some();
         for (name, (state, reason)) in [

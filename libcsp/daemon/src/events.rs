@@ -1,5 +1,6 @@
 //! This node's events: recorded here, logged, and pushed to every management node.
 
+mod certificate;
 mod notice;
 mod push;
 mod report;
@@ -16,6 +17,7 @@ use csp_events::Journal;
 use serde::Deserialize;
 use tokio::sync::watch;
 
+pub use certificate::CertificateNotice;
 pub(crate) use notice::Notices;
 pub use push::push;
 pub use report::Reporter;

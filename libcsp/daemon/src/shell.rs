@@ -8,7 +8,7 @@ use csp_control::{
     ActivePolicy, AdminSection, ControlError, ControlOptions, ControlPlane, EtcdAccess, EtcdSection,
     LogSection, Membership, NodeRecord, NodeSection,
 };
-use csp_identity::Credentials;
+use csp_identity::{Credentials, UnixTime};
 use csp_telemetry::{
     AdminOptions, AdminServer, BuildInfo, ConditionState, Exposition, MetricWriter, Readiness,
 };
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::control_status::{control_metrics, pause_metrics, policy_metrics, set_readiness};
-use crate::events::{self, Events, Notices};
+use crate::events::{self, CertificateNotice, Events, Notices};
 use crate::thread::Progress;
 use crate::{DaemonError, KeyFile, ServiceManager, clock, identity};
 
@@ -107,6 +107,7 @@ pub struct Shell {
     manager: ServiceManager,
     events: Events,
     notices: Notices,
+    certificate: CertificateNotice,
     metrics: Exposition,
     pushing: AbortHandle,
 }
@@ -177,6 +178,7 @@ impl Shell {
             ticks,
             manager,
             notices: Notices::new(id.to_string().into()),
+            certificate: CertificateNotice::new(id.to_string().into()),
             events,
             metrics,
             pushing: tokio::spawn(pushing).abort_handle(),
@@ -213,6 +215,7 @@ impl Shell {
                     set_readiness(&self.readiness, &self.control.status.borrow());
                     if let Some(credentials) = &self.credentials {
                         identity::set_readiness(&self.readiness, credentials);
+                        self.certificate.look(&self.events, &credentials.state().holder, UnixTime::now());
                     }
                     self.manager.alive(clock::now());
                     let status = self.control.status.borrow().clone();

@@ -236,6 +236,17 @@ pub enum What {
         /// `accepted`, or why it was refused.
         result: Text,
     },
+    /// A node's certificate ends soon, or has ended: once for each of 30, 7 and 1 days that are left.
+    CertificateExpires {
+        /// Id of the node.
+        node: Text,
+        /// Whom the certificate names: `csp://CLUSTER/ROLE/ID`.
+        subject: Text,
+        /// Whole days that are left; 0 when it has ended, too.
+        days_left: u64,
+        /// When it ends, in UTC (RFC 3339).
+        ends: Text,
+    },
     /// Events of another node were lost before a management node received them.
     EventsLost {
         /// That node.
@@ -271,6 +282,8 @@ impl What {
             What::PolicyActive { reason, .. } if !reason.is_empty() => Severity::Warning,
             What::HandlerMoved { error, .. } if !error.is_empty() => Severity::Warning,
             What::ChannelMoved { lost: 1.., .. } => Severity::Warning,
+            What::CertificateExpires { days_left: 0, .. } => Severity::Error,
+            What::CertificateExpires { days_left: 7.., .. } => Severity::Info,
             What::NodeJoined { .. }
             | What::NodeLeft { .. }
             | What::NodeDrains { .. }
@@ -291,6 +304,7 @@ impl What {
             What::HandlerStateRefused { .. }
             | What::ServerDown { .. }
             | What::LimitReached { .. }
+            | What::CertificateExpires { .. }
             | What::HandlerStopped { .. } => Severity::Warning,
             What::PluginStopped { .. } => Severity::Warning,
             What::NodeLate { .. }
@@ -312,6 +326,7 @@ impl What {
             | What::LeaderElected { node }
             | What::EventsLost { node, .. } => format!("node/{node}"),
             What::ConditionChanged { node, condition, .. } => format!("node/{node}/{condition}"),
+            What::CertificateExpires { node, .. } => format!("node/{node}/certificate"),
             What::VipGroupTaken { group } | What::VipGroupGiven { group } => format!("vip-group/{group}"),
             What::PolicyPublished { generation, .. }
             | What::PolicyActive { generation, .. }
@@ -417,6 +432,12 @@ impl What {
             What::LoggedIn { who, access } => format!("{who} opened a session as {access}"),
             What::ChangeRequested { who, method, path, result, .. } => {
                 format!("{who} asked for {method} {path}: {result}")
+            }
+            What::CertificateExpires { subject, days_left: 0, ends, .. } => {
+                format!("the certificate of {subject} ends within a day, or has ended: {ends}")
+            }
+            What::CertificateExpires { subject, days_left, ends, .. } => {
+                format!("the certificate of {subject} ends in {days_left} days: {ends}")
             }
             What::EventsLost { node, count } => {
                 format!("{count} events of {node} were lost before they arrived")
