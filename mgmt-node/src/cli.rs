@@ -97,6 +97,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
     match &cli.command {
         Command::Doctor(args) => return doctor::doctor(&cli, args).await,
         Command::Policy(PolicyCommand::Schema) => return policy_schema::print(),
+        Command::Events(args) if args.schema => return events::schema(),
         Command::SupportBundle(args) => return support_bundle::bundle(&cli, args).await,
         _ => {}
     }

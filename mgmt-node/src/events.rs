@@ -9,7 +9,9 @@
 mod announce;
 mod hub;
 mod routes;
+mod schema;
 
 pub use announce::announce;
 pub use hub::{Hub, Pusher};
 pub use routes::{Reader, routes};
+pub use schema::schema;

@@ -28,6 +28,7 @@ mod page_routes;
 pub mod plugin_routes;
 mod policy_view;
 pub mod poller;
+mod probe;
 mod proxy_labels;
 mod publish;
 pub mod scrape;

@@ -5,6 +5,8 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use csp_api::events::What;
@@ -140,4 +142,43 @@ async fn publications_and_changes_by_people_are_events() {
         let refused = mgmt.get(&format!("/api/v1/events?{query}")).await.expect("an answer");
         assert!(refused["error"].as_str().is_some_and(|error| error.contains(words)), "{refused}");
     }
+}
+
+/// Whether each event of a page fits the schema, by a validator of others: standard input has both.
+const VALIDATE: &str = "import json, sys
+from jsonschema import Draft202012Validator as Validator
+schema, page = json.load(sys.stdin)
+Validator.check_schema(schema)
+one = Validator(schema)
+for event in page['events']:
+    one.validate(event)
+    wrong = dict(event, fields={name: [] for name in event['fields']})
+    assert not one.is_valid(wrong), wrong
+print(len(page['events']))";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_fit_the_schema_that_is_served_and_printed() {
+    if !csp_support::installed("etcd", "etcd-server") {
+        return;
+    }
+    let mgmt = Mgmt::start().await;
+    let served = mgmt.get("/api/v1/events/schema").await.expect("a schema");
+    let printed = support::cspctl().args(["events", "--schema"]).output().expect("cspctl runs");
+    assert_eq!(support::Ran::of(printed).exited(0).json(), served);
+    let policy = mgmt.scratch.file("policy.yaml", "apiVersion: csp/v1\n");
+    mgmt.cspctl(&["policy", "apply", policy.to_str().expect("a path")]).await.exited(0);
+    let page = page(&mgmt, "limit=500").await;
+    let mut python = std::process::Command::new("python3");
+    python.args(["-c", VALIDATE]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // The unit tests of the schema need no validator; this one is used where it is installed.
+    let Ok(mut child) = python.spawn() else { return println!("there is no python3") };
+    let both = serde_json::to_string(&(served, &page)).expect("JSON");
+    child.stdin.take().expect("its input").write_all(both.as_bytes()).expect("it reads");
+    let ran = support::Ran::of(child.wait_with_output().expect("it ends"));
+    if ran.err.contains("No module named") {
+        return println!("jsonschema is not installed for python3");
+    }
+    let ran = ran.exited(0);
+    assert_eq!(ran.out.trim(), page["events"].as_array().expect("events").len().to_string());
+    assert!(page["events"].as_array().is_some_and(|events| events.len() >= 4), "{page}");
 }

@@ -10,7 +10,7 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::Duration;
 
 use axum::Router;
@@ -55,16 +55,20 @@ struct Seen {
 struct Receiver(Arc<Mutex<Seen>>);
 
 impl Receiver {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().expect("nobody panics with it")
+    }
+
     async fn start(script: &[Answer]) -> (Receiver, String) {
         let receiver = Receiver::default();
-        receiver.0.lock().unwrap().script = script.iter().rev().copied().collect();
+        receiver.seen().script = script.iter().rev().copied().collect();
         let (one, other) = (receiver.clone(), receiver.clone());
         let router = Router::new()
             .route(
                 "/hook",
                 post(async move |headers: HeaderMap, body: Bytes| one.take(&headers, &body).await),
             )
-            .route("/elsewhere", post(async move || other.0.lock().unwrap().elsewhere += 1));
+            .route("/elsewhere", post(async move || other.seen().elsewhere += 1));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a socket");
         let url = format!("http://{}/hook", listener.local_addr().expect("an address"));
         tokio::spawn(async move { axum::serve(listener, router).await });
@@ -74,7 +78,7 @@ impl Receiver {
     async fn take(&self, headers: &HeaderMap, body: &Bytes) -> Response {
         let page: Page = serde_json::from_slice(body).expect("a page of events");
         let answer = {
-            let mut seen = self.0.lock().unwrap();
+            let mut seen = self.seen();
             seen.requests += 1;
             seen.script.pop().or(seen.always).unwrap_or(Answer::Takes)
         };
@@ -88,7 +92,7 @@ impl Receiver {
             Answer::Large(most) if page.events.len() > most => StatusCode::PAYLOAD_TOO_LARGE.into_response(),
             Answer::Refuses(wanted) if has(wanted) => StatusCode::UNPROCESSABLE_ENTITY.into_response(),
             _ => {
-                let mut seen = self.0.lock().unwrap();
+                let mut seen = self.seen();
                 seen.pages.push(page);
                 seen.ids.push(headers["webhook-id"].to_str().expect("text").to_owned());
                 StatusCode::NO_CONTENT.into_response()
@@ -98,7 +102,7 @@ impl Receiver {
 
     /// The generations that arrived, in order, and what was missed.
     fn got(&self) -> (Vec<u64>, u64) {
-        let seen = self.0.lock().unwrap();
+        let seen = self.seen();
         let events = seen.pages.iter().flat_map(|page| &page.events);
         let generations = events.filter_map(|event| event.fields["generation"].as_u64()).collect();
         (generations, seen.pages.iter().map(|page| page.missed).sum())
@@ -161,7 +165,7 @@ async fn a_receiver_that_fails_in_all_ways_gets_each_event_in_order() {
     let (got, missed) = receiver.got();
     assert_eq!((got, missed), ((1..=120).collect::<Vec<_>>(), 0), "each, in order");
     let seen = {
-        let seen = receiver.0.lock().unwrap();
+        let seen = receiver.seen();
         assert_eq!(seen.elsewhere, 0, "redirects are not followed");
         assert!(seen.pages.iter().all(|page| page.events.iter().all(|e| e.kind == *"policy_staged_here")));
         assert_eq!(seen.ids.iter().collect::<BTreeSet<_>>().len(), seen.ids.len());
@@ -173,7 +177,7 @@ async fn a_receiver_that_fails_in_all_ways_gets_each_event_in_order() {
     })
     .await;
     // One event that is never taken does not hold up those after it.
-    receiver.0.lock().unwrap().always = Some(Answer::Refuses(121));
+    receiver.seen().always = Some(Answer::Refuses(121));
     record(&events, 121..=123);
     eventually("those after it", async || (receiver.got().0.last() == Some(&123)).then_some(())).await;
     let (got, missed) = receiver.got();
@@ -186,7 +190,7 @@ async fn what_is_no_longer_kept_is_said_in_the_next_body() {
         return;
     }
     let (receiver, url) = Receiver::start(&[]).await;
-    receiver.0.lock().unwrap().always = Some(Answer::Fails(503));
+    receiver.seen().always = Some(Answer::Fails(503));
     let mgmt = Mgmt::start_with(&section(&url)).await;
     begun(&mgmt).await;
     let events = recording(&[&mgmt]);
@@ -200,7 +204,7 @@ async fn what_is_no_longer_kept_is_said_in_the_next_body() {
         })
         .await;
     }
-    receiver.0.lock().unwrap().always = None;
+    receiver.seen().always = None;
     eventually("the latest", async || (receiver.got().0.last() == Some(&10_000)).then_some(())).await;
     let (got, missed) = receiver.got();
     let first = 10_000 - 8_192 + 1;

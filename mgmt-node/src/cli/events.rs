@@ -7,7 +7,7 @@ use csp_api::time::utc;
 use super::args::Output;
 use super::error::CliError;
 use super::paint::Colour;
-use super::{Context, put};
+use super::{Context, put, show_as};
 
 /// How long the server waits for an event, in seconds.
 const WAIT_S: u64 = 20;
@@ -30,6 +30,9 @@ pub struct EventsArgs {
     /// Events after this cursor: that of an answer in JSON
     #[arg(long, value_name = "CURSOR")]
     pub since: Option<String>,
+    /// Prints the JSON Schema of events, and asks no server
+    #[arg(long, conflicts_with_all = ["follow", "severity", "object", "kind", "since"])]
+    pub schema: bool,
     /// At most so many of the latest events
     #[arg(long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=500))]
     pub limit: u16,
@@ -61,6 +64,11 @@ impl EventsArgs {
         }
         query
     }
+}
+
+/// `cspctl events --schema`.
+pub(super) fn schema() -> Result<(), CliError> {
+    show_as(Output::Json, &crate::events::schema(), |_| String::new())
 }
 
 /// `cspctl events`.

@@ -3,7 +3,6 @@
 //! The schema knows shapes: fields, types, names of choices, ranges of numbers, fields without which nothing
 //! is read. What fields say of each other, and of texts such as networks, the reader alone knows.
 
-mod probe;
 #[cfg(test)]
 mod tests;
 
@@ -12,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::error::CliError;
 use super::put;
-use probe::{Shape, Step, missing, shape};
+use crate::probe::{Shape, Step, required, shape};
 
 /// Longest way into a policy; types that contain themselves end earlier, as each is described once.
 const DEPTH_MAX: usize = 32;
@@ -98,7 +97,7 @@ impl Types {
     fn fields(&mut self, path: &mut Vec<Step>, fields: &'static [&'static str]) -> Value {
         let properties: Map<String, Value> =
             fields.iter().map(|&field| (field.to_owned(), self.below(path, Step::Field(field)))).collect();
-        let required = required(path);
+        let required = required::<Policy>(path);
         let types = if required.is_empty() { json!(["object", "null"]) } else { json!("object") };
         let mut schema = json!({ "type": types, "properties": properties, "additionalProperties": false });
         if !required.is_empty() {
@@ -131,35 +130,6 @@ impl Types {
         others.extend((!names.is_empty()).then_some(plain));
         json!({ "anyOf": others })
     }
-}
-
-/// The fields without which a mapping is not read: each is found by filling in those before it.
-fn required(path: &[Step]) -> Vec<&'static str> {
-    let candidates = [
-        json!("csp/v1"),
-        json!("10.76.0.100"),
-        json!("10.76.0.0/24"),
-        json!(80),
-        json!([]),
-        json!({}),
-        json!(true),
-    ];
-    let ends = |filled: &[(&'static str, Value)]| {
-        let whole = [path, &[Step::Filled(filled.to_vec())]].concat();
-        missing::<Policy>(&whole)
-    };
-    let mut filled: Vec<(&'static str, Value)> = Vec::new();
-    let mut required = Vec::new();
-    while let Some(field) = ends(&filled).filter(|field| !required.contains(field)) {
-        required.push(field);
-        let fits = candidates.iter().find(|candidate| {
-            let with = [&filled[..], &[(field, (*candidate).clone())]].concat();
-            ends(&with).is_some_and(|next| next != field)
-        });
-        let Some(value) = fits else { break };
-        filled.push((field, value.clone()));
-    }
-    required
 }
 
 /// What a hand-written reader accepts, by the words with which it refuses others: `a port: a number from 1 to

@@ -12,6 +12,7 @@ use csp_events::{Cursor, Filter};
 use csp_identity::{Access, Caller, IdentityRole};
 use csp_telemetry::require;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::{Hub, Pusher};
 use crate::limits::WAIT_S_MAX;
@@ -22,11 +23,12 @@ const PUSH_LEN_MAX: usize = 8 << 20;
 /// Events in an answer unless the request says otherwise.
 const LIMIT: usize = 100;
 
-/// `POST /v1/events` and `GET /api/v1/events`.
+/// `POST /v1/events`, `GET /api/v1/events` and `GET /api/v1/events/schema`.
 pub fn routes(hub: Arc<Hub>) -> Router {
     Router::new()
         .route("/v1/events", post(push).layer(DefaultBodyLimit::max(PUSH_LEN_MAX)))
         .route("/api/v1/events", get(read))
+        .route("/api/v1/events/schema", get(schema))
         .with_state(hub)
 }
 
@@ -108,4 +110,10 @@ async fn read(
         .map_err(|error| refuse(StatusCode::UNPROCESSABLE_ENTITY, format!("since={since:.40}: {error}")))?;
     let wait = Duration::from_secs(reader.wait_s.unwrap_or(0).min(WAIT_S_MAX));
     Ok(Json(hub.after(&cursor, &filter, most, wait).await.into()))
+}
+
+/// The JSON Schema of an event.
+async fn schema(Extension(caller): Extension<Caller>) -> Result<Json<Value>, Refusal> {
+    require(&caller, Access::Viewer).map_err(|refused| refuse(refused.status, refused.error))?;
+    Ok(Json(super::schema()))
 }

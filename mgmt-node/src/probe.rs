@@ -9,10 +9,10 @@ use std::fmt::{self, Display};
 
 use serde::de::value::StrDeserializer;
 use serde::de::{
-    self, Deserialize, DeserializeSeed, Deserializer, EnumAccess, Expected, IntoDeserializer, MapAccess,
-    SeqAccess, VariantAccess, Visitor,
+    self, Deserialize, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, Expected,
+    IntoDeserializer, MapAccess, SeqAccess, VariantAccess, Visitor,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// What a type expects.
 #[derive(Clone, PartialEq, Debug)]
@@ -50,6 +50,9 @@ pub enum Step {
     Value,
     /// The content of a variant.
     Variant(&'static str),
+    /// The content of a variant that is named by a field beside it: that field, the variant, and the field
+    /// with the content.
+    Beside(&'static str, &'static str, &'static str),
     /// A whole mapping, with these fields and values.
     Filled(Vec<(&'static str, Value)>),
 }
@@ -89,10 +92,42 @@ pub fn shape<'de, T: Deserialize<'de>>(path: &[Step]) -> Option<Shape> {
 
 /// Returns the field that the mapping lacks with which `path` ends ([`Step::Filled`]); `None` if it lacks
 /// none, or has a value that is not read.
-pub fn missing<'de, T: Deserialize<'de>>(path: &[Step]) -> Option<&'static str> {
+fn missing<'de, T: Deserialize<'de>>(path: &[Step]) -> Option<&'static str> {
     let (found, missing) = (RefCell::new(None), RefCell::new(None));
     let _ = T::deserialize(Probe { path, found: &found, missing: &missing });
     missing.into_inner()
+}
+
+/// Returns the fields without which the mapping at `path` is not read: each is found by filling in those
+/// before it.
+pub fn required<T: DeserializeOwned>(path: &[Step]) -> Vec<&'static str> {
+    let candidates = [
+        json!("csp/v1"),
+        json!("10.76.0.100"),
+        json!("10.76.0.0/24"),
+        json!(80),
+        json!([]),
+        json!({}),
+        json!(true),
+        json!("ok"),
+        json!("info"),
+    ];
+    let ends = |filled: &[(&'static str, Value)]| {
+        let whole = [path, &[Step::Filled(filled.to_vec())]].concat();
+        missing::<T>(&whole)
+    };
+    let mut filled: Vec<(&'static str, Value)> = Vec::new();
+    let mut required = Vec::new();
+    while let Some(field) = ends(&filled).filter(|field| !required.contains(field)) {
+        required.push(field);
+        let fits = candidates.iter().find(|candidate| {
+            let with = [&filled[..], &[(field, (*candidate).clone())]].concat();
+            ends(&with).is_some_and(|next| next != field)
+        });
+        let Some(value) = fits else { break };
+        filled.push((field, value.clone()));
+    }
+    required
 }
 
 #[derive(Clone, Copy)]
@@ -117,6 +152,10 @@ impl<'a> Probe<'a> {
             }
             [Step::Value, rest @ ..] => {
                 visitor.visit_map(One { key: Some("name"), probe: Probe { path: rest, ..self } })
+            }
+            [Step::Beside(tag, variant, content), rest @ ..] => {
+                let probe = Probe { path: rest, ..self };
+                visitor.visit_map(Beside { keys: [Some(content), Some(tag)], variant, probe })
             }
             // The mappings around this one lack fields, too.
             [Step::Filled(fields)] => {
@@ -161,7 +200,8 @@ impl<'de> Deserializer<'de> for Probe<'_> {
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
         let words = (&visitor as &dyn Expected).to_string();
-        self.stop(Shape::Any(words))
+        // So are mappings read that stand beside their tag.
+        self.mapping(Shape::Any(words), visitor)
     }
 
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
@@ -281,6 +321,31 @@ impl<'de> MapAccess<'de> for Filled<'_> {
         };
         self.0 = rest;
         seed.deserialize(value.clone().into_deserializer()).map_err(de::Error::custom)
+    }
+}
+
+/// A mapping with a tag and its content.
+struct Beside<'a> {
+    /// The keys to come, the last one first.
+    keys: [Option<&'static str>; 2],
+    variant: &'static str,
+    probe: Probe<'a>,
+}
+
+impl<'de> MapAccess<'de> for Beside<'_> {
+    type Error = Stop;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Stop> {
+        let [content, tag] = &mut self.keys;
+        let Some(key) = tag.take().or_else(|| content.take()) else { return Ok(None) };
+        seed.deserialize(StrDeserializer::<Stop>::new(key)).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Stop> {
+        match self.keys {
+            [Some(_), None] => seed.deserialize(StrDeserializer::<Stop>::new(self.variant)),
+            _ => seed.deserialize(self.probe),
+        }
     }
 }
 
