@@ -364,7 +364,10 @@ impl ProxyWorker {
         let served = served.and(self.set_flows(now, flows).map_err(PolicyError::from));
         self.core.set_policy(now, services, egress, &mut self.links);
         match &log {
-            Some(log) => self.core.set_connection_log(Some(&|service| log.sample(service))),
+            Some(log) => {
+                self.core.set_connection_log(Some(&|service| log.sample(service)));
+                self.log.iter_mut().for_each(|writer| writer.set_addresses(log.addresses));
+            }
             None => self.core.set_connection_log(None),
         }
         self.follow_holders();

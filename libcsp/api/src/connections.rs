@@ -15,7 +15,7 @@ pub struct ConnectionRecord {
     pub worker: u8,
     /// The flow's label, eight hex digits: `cspctl flow trace LABEL`.
     pub label: String,
-    /// Address and port of the client.
+    /// Address and port of the client; its network, or nothing, if the policy says so.
     pub client: String,
     /// Address and port that it connected to.
     pub vip: String,

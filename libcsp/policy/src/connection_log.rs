@@ -10,6 +10,25 @@ use super::Policy;
 /// Largest number of connections of which one is recorded.
 pub const LOG_SAMPLE_MAX: u32 = 1_000_000;
 
+/// How much of a client's address a record has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogAddresses {
+    /// Address and port.
+    #[default]
+    Full,
+    /// The network of 24 bits (IPv4) or 56 bits (IPv6) that it is in.
+    Prefix,
+    /// Nothing.
+    None,
+}
+
+impl LogAddresses {
+    fn is_full(&self) -> bool {
+        *self == LogAddresses::Full
+    }
+}
+
 /// `connection_log:` absent: nothing is recorded.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -20,6 +39,9 @@ pub struct ConnectionLog {
     /// The same for single services, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub services: BTreeMap<String, u32>,
+    /// How much of a client's address is recorded.
+    #[serde(default, skip_serializing_if = "LogAddresses::is_full")]
+    pub addresses: LogAddresses,
 }
 
 impl ConnectionLog {
@@ -29,11 +51,14 @@ impl ConnectionLog {
     }
 
     pub(super) fn summary(&self) -> String {
-        let services: Vec<String> = self.services.iter().map(|(name, n)| format!("{name} {n}")).collect();
-        match services.is_empty() {
-            true => format!("sample {}", self.sample),
-            false => format!("sample {}, {}", self.sample, services.join(", ")),
+        let mut parts = vec![format!("sample {}", self.sample)];
+        parts.extend(self.services.iter().map(|(name, n)| format!("{name} {n}")));
+        match self.addresses {
+            LogAddresses::Full => {}
+            LogAddresses::Prefix => parts.push("networks of clients only".to_owned()),
+            LogAddresses::None => parts.push("no addresses of clients".to_owned()),
         }
+        parts.join(", ")
     }
 }
 
@@ -80,10 +105,18 @@ mod tests {
         );
         let without = Policy { connection_log: None, ..policy.clone() };
         assert_eq!(crate::diff::diff(&without, &policy), ["+ connection log sample 10, web 100"]);
+        let text = POLICY.replace("sample: 10,", "sample: 10, addresses: prefix,");
+        let short = Policy::parse_yaml(&text, "p").unwrap();
+        let expected = [
+            "- connection log sample 10, web 100",
+            "+ connection log sample 10, web 100, networks of clients only",
+        ];
+        assert_eq!(crate::diff::diff(&policy, &short), expected);
         let all = POLICY.replace("{sample: 10, services: {web: 100}}", "{}");
         assert_eq!(Policy::parse_yaml(&all, "p").unwrap().connection_log.unwrap().sample("web"), 1);
         for (from, to, words) in [
             ("web: 100", "shop: 100", "connection_log.services.shop: \"shop\" is no service of this policy"),
+            ("sample: 10,", "sample: 10, addresses: some,", "allowed are full, prefix, none"),
             ("sample: 10", "sample: 1000001", "connection_log.sample: 1000001: allowed are 0 to 1000000"),
         ] {
             let error = Policy::parse_yaml(&POLICY.replace(from, to), "p").unwrap_err().to_string();

@@ -54,7 +54,7 @@ pub use brought_handlers::BroughtHandlers;
 pub use channel_options::{KEY_BYTES_MAX, LAST_VALUES_MAX, LastValue};
 pub use channels::{CHANNELS_MAX, Channel, ChannelMemory, Pattern, ReceiverQueue, UnknownFormat};
 pub use check::check_name;
-pub use connection_log::{ConnectionLog, LOG_SAMPLE_MAX};
+pub use connection_log::{ConnectionLog, LOG_SAMPLE_MAX, LogAddresses};
 pub use contexts::GContext;
 pub use curve::{CURVE_CLIENTS_MAX, Curve, CurveClient, Permission};
 pub use event_subscribers::{EVENT_SUBSCRIBERS_MAX, EventSubscriber};

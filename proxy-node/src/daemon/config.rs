@@ -138,6 +138,7 @@ impl Config {
     }
 
     fn check(&self, problems: &mut Problems) {
+        self.connection_log.iter().for_each(|log| log.check(problems));
         self.etcd.check("etcd", problems);
         self.node.check_exposure(&self.admin, &self.etcd, problems);
         let mut range = |field: &str, value: u64, low: u64, high: u64| {

@@ -1,16 +1,22 @@
 //! A record as a line.
 
 use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use csp_api::connections::ConnectionRecord;
 use csp_api::time::utc;
 use csp_daemon::clock;
+use csp_policy::LogAddresses;
 use csp_types::{Instant, NodeId};
 
 use super::Format;
 use crate::core::EndedConnection;
 use crate::daemon::events::name;
+
+/// Lengths of the networks that are recorded in place of addresses: about a site of a provider's customer.
+const PREFIX_LEN_V4: u32 = 24;
+const PREFIX_LEN_V6: u32 = 56;
 
 /// Converts the workers' clock to that of the day.
 pub(super) struct Times {
@@ -26,28 +32,52 @@ impl Times {
         Times { now, unix_ms: u64::try_from(unix.as_millis()).unwrap_or(0).saturating_sub(age as u64) }
     }
 
-    fn unix_ms(&self, at: Instant) -> u64 {
+    pub(super) fn unix_ms(&self, at: Instant) -> u64 {
         self.unix_ms.saturating_sub(self.now.saturating_since(at).as_millis() as u64)
     }
 }
 
-/// Writes one record.
+/// Whose records are written, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Style {
+    pub node: NodeId,
+    pub worker: u8,
+    pub format: Format,
+    pub addresses: LogAddresses,
+}
+
+/// Writes one record, without the end of its line.
 pub(super) fn write(
     out: &mut dyn Write,
-    format: Format,
-    (node, worker): (NodeId, u8),
+    style: Style,
     times: &Times,
     ended: &EndedConnection,
 ) -> io::Result<()> {
-    let record = record((node, worker), times, ended);
-    match format {
-        Format::Json => serde_json::to_writer(&mut *out, &record)?,
-        Format::Text => text(out, &record)?,
+    let record = record(style, times, ended);
+    match style.format {
+        Format::Json => serde_json::to_writer(&mut *out, &record).map_err(io::Error::from),
+        Format::Text => text(out, &record),
     }
-    out.write_all(b"\n")
 }
 
-fn record((node, worker): (NodeId, u8), times: &Times, ended: &EndedConnection) -> ConnectionRecord {
+/// Returns as much of a client's address as is recorded.
+fn client(address: SocketAddr, addresses: LogAddresses) -> String {
+    match (addresses, address.ip()) {
+        (LogAddresses::Full, _) => address.to_string(),
+        (LogAddresses::None, _) => String::new(),
+        (LogAddresses::Prefix, IpAddr::V4(ip)) => {
+            let network = Ipv4Addr::from_bits(ip.to_bits() & (u32::MAX << (32 - PREFIX_LEN_V4)));
+            format!("{network}/{PREFIX_LEN_V4}")
+        }
+        (LogAddresses::Prefix, IpAddr::V6(ip)) => {
+            let network = Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << (128 - PREFIX_LEN_V6)));
+            format!("{network}/{PREFIX_LEN_V6}")
+        }
+    }
+}
+
+fn record(style: Style, times: &Times, ended: &EndedConnection) -> ConnectionRecord {
+    let Style { node, worker, addresses, .. } = style;
     let since = |at: Instant| at.saturating_since(ended.began).as_micros() as u64;
     let measured = |us: u32| (us > 0).then_some(u64::from(us));
     let server = ended.server.map(|(host, port)| name(host, port));
@@ -56,7 +86,7 @@ fn record((node, worker): (NodeId, u8), times: &Times, ended: &EndedConnection) 
         proxy: node.to_string().into(),
         worker,
         label: format!("{:08x}", ended.label.to_wire()),
-        client: ended.tuple.remote.to_string(),
+        client: client(ended.tuple.remote, addresses),
         vip: ended.tuple.local.to_string(),
         service: (*ended.service).into(),
         server: server.unwrap_or_default().into(),
@@ -82,23 +112,23 @@ fn text(out: &mut dyn Write, r: &ConnectionRecord) -> io::Result<()> {
     let (handshake, wait, first, rtt) =
         (number(r.handshake_us), number(r.wait_us), number(r.first_byte_us), number(r.rtt_us));
     let (proxy, worker, total) = (&r.proxy, r.worker, r.total_us);
-    write!(out, "{} {proxy}/{worker} {} {} ", r.time, r.client, r.service)?;
+    write!(out, "{} {proxy}/{worker} {} {} ", r.time, word(&r.client), r.service)?;
     write!(out, "{}/{} {handshake}/{wait}/{first}/{total} ", word(&r.server), word(&r.process))?;
     write!(out, "{} {} {} {} {rtt} {}", r.bytes_in, r.bytes_out, r.code, r.retransmits, r.label)
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use csp_tcp::Figures;
     use csp_types::{Duration, FlowLabel, FourTuple};
 
     use super::*;
     use crate::core::{End, ServerHost};
 
-    #[test]
-    fn a_record_is_a_line_of_json_or_of_words() {
+    /// A connection that the client has reset.
+    pub(in super::super) fn ended() -> EndedConnection {
         let began = Instant::from_nanos(1_000_000_000);
-        let ended = EndedConnection {
+        EndedConnection {
             label: FlowLabel::new(5, 0),
             tuple: FourTuple { local: ([10, 76, 0, 100], 80).into(), remote: ([10, 0, 0, 2], 4242).into() },
             service: "web".into(),
@@ -112,13 +142,20 @@ mod tests {
             ended: began + Duration::from_millis(2),
             figures: Figures { srtt_us: 80, retransmits: 1 },
             end: End::ClientReset,
-        };
-        let times = Times { now: began + Duration::from_millis(12), unix_ms: 1_796_034_137_052 };
-        let line = |format| {
+        }
+    }
+
+    #[test]
+    fn a_record_is_a_line_of_json_or_of_words() {
+        let ended = ended();
+        let times = Times { now: ended.began + Duration::from_millis(12), unix_ms: 1_796_034_137_052 };
+        let node = "pn-1".parse().unwrap();
+        let with = |format, addresses| {
             let mut out = Vec::new();
-            write(&mut out, format, ("pn-1".parse().unwrap(), 3), &times, &ended).unwrap();
+            write(&mut out, Style { node, worker: 3, format, addresses }, &times, &ended).unwrap();
             String::from_utf8(out).unwrap()
         };
+        let line = |format| with(format, LogAddresses::Full);
         let read: ConnectionRecord = serde_json::from_str(&line(Format::Json)).unwrap();
         assert_eq!(
             (read.time.as_str(), read.wait_us, read.first_byte_us),
@@ -126,9 +163,21 @@ mod tests {
         );
         assert_eq!((read.end.as_str(), read.code.as_str(), read.total_us), ("client_reset", "CR", 2000));
         let words = format!(
-            "2026-11-30T10:22:17.042Z pn-1/3 10.0.0.2:4242 web an-1:80/- 90/30/-/2000 72 1000 CR 1 80 {:08x}\n",
+            "2026-11-30T10:22:17.042Z pn-1/3 10.0.0.2:4242 web an-1:80/- 90/30/-/2000 72 1000 CR 1 80 {:08x}",
             ended.label.to_wire()
         );
         assert_eq!(line(Format::Text), words);
+        let network = with(Format::Text, LogAddresses::Prefix);
+        assert_eq!(network, words.replace("10.0.0.2:4242", "10.0.0.0/24"));
+        assert_eq!(with(Format::Text, LogAddresses::None), words.replace("10.0.0.2:4242", "-"));
+        let json: ConnectionRecord = serde_json::from_str(&with(Format::Json, LogAddresses::None)).unwrap();
+        assert_eq!((json.client.as_str(), json.vip.as_str()), ("", "10.76.0.100:80"));
+    }
+
+    #[test]
+    fn a_network_is_recorded_in_place_of_an_address() {
+        let short = |text: &str| client(text.parse().unwrap(), LogAddresses::Prefix);
+        assert_eq!(short("192.0.2.255:1"), "192.0.2.0/24");
+        assert_eq!(short("[2001:db8:1:2ff:ffff::1]:443"), "2001:db8:1:200::/56");
     }
 }

@@ -1,0 +1,96 @@
+//! Where records go: a file, standard output, or syslog.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use csp_daemon::syslog::{self, Facility, Head, Level, Sender};
+
+use super::{SyslogSection, line};
+use crate::core::EndedConnection;
+
+/// What `file` says for standard output.
+const STDOUT: &str = "-";
+/// APP-NAME and MSGID of messages.
+const APPLICATION: &str = "csp-proxy-node";
+const KIND: &str = "connection";
+
+/// Where the configuration says that records go.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    File(PathBuf),
+    Syslog(SyslogSection),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::File(path) => write!(f, "{}", path.display()),
+            Place::Syslog(section) => write!(f, "{}", section.to),
+        }
+    }
+}
+
+/// Where records go.
+pub(super) enum Output {
+    File(BufWriter<File>),
+    Stdout(BufWriter<io::Stdout>),
+    Syslog(Messages),
+}
+
+impl Output {
+    /// Opens it. A syslog that is away is no error: it is looked for at each message.
+    pub(super) fn open(place: &Place) -> io::Result<Output> {
+        match place {
+            Place::Syslog(section) => Ok(Output::Syslog(Messages::new(section))),
+            Place::File(path) if path == Path::new(STDOUT) => {
+                Ok(Output::Stdout(BufWriter::new(io::stdout())))
+            }
+            Place::File(path) => {
+                let file = OpenOptions::new().append(true).create(true).mode(0o640).open(path)?;
+                Ok(Output::File(BufWriter::with_capacity(256 << 10, file)))
+            }
+        }
+    }
+}
+
+/// Sends records as messages of syslog.
+pub(super) struct Messages {
+    sender: Sender,
+    facility: Facility,
+    len_max: usize,
+    line: Vec<u8>,
+    message: String,
+}
+
+impl Messages {
+    fn new(section: &SyslogSection) -> Messages {
+        let (sender, len_max) = (Sender::new(section.to.clone()), section.to.len_max());
+        Messages { sender, facility: section.facility, len_max, line: Vec::new(), message: String::new() }
+    }
+
+    /// Sends one record. Waits up to a second for room.
+    pub(super) fn send(
+        &mut self,
+        style: line::Style,
+        times: &line::Times,
+        ended: &EndedConnection,
+    ) -> io::Result<()> {
+        self.line.clear();
+        line::write(&mut self.line, style, times, ended)?;
+        let head = Head {
+            facility: self.facility,
+            level: if ended.end.code().ends_with('-') { Level::Info } else { Level::Notice },
+            time_ms: times.unix_ms(ended.ended),
+            host: style.node.as_str(),
+            application: APPLICATION,
+            process: Some(std::process::id()),
+            kind: KIND,
+        };
+        let text = String::from_utf8_lossy(&self.line);
+        syslog::write(&mut self.message, self.len_max, &head, None, &text);
+        self.sender.send(self.message.as_bytes())
+    }
+}
