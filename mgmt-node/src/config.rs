@@ -9,7 +9,7 @@ use csp_control::config::{self, ConfigError, Problems};
 use csp_control::{AdminSection, EtcdSection, LogSection, NodeSection};
 use serde::{Deserialize, Deserializer};
 
-pub use outlets::{EventsSection, SYSLOG, SyslogSection, WebhookSection};
+pub use outlets::{EventsSection, SYSLOG, SyslogSection, WebhookSection, http_url};
 
 /// The whole file.
 #[derive(Clone, Debug, Deserialize)]

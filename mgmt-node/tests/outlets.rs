@@ -312,10 +312,14 @@ async fn the_receiver_of_the_documentation_checks_signatures_over_tls() {
             "{{name: {name}, url: \"{url}\", secret_file: {secret}, ca_file: {ca}, min_severity: warning}}"
         )
     };
+    let plain_url = secret(&files, "plain-url", &format!("http://{plain_at}/events\n"), 0o600);
     let list = [
         hook("hook", format!("https://{good_at}/events")),
         hook("bad", format!("https://{bad_at}/events")),
-        hook("plain", format!("http://{plain_at}/events")),
+        hook("plain", format!("http://{plain_at}/events")).replace(
+            &format!("url: \"http://{plain_at}/events\""),
+            &format!("url_file: {}", plain_url.display()),
+        ),
         // Its certificate is not of the authorities that the system trusts.
         format!("{{name: stranger, url: \"https://{good_at}/events\"}}"),
     ];
@@ -407,6 +411,8 @@ async fn what_is_wrong_with_a_webhook_is_said_before_the_daemon_runs() {
     for (section, words) in [
         ("{name: A, url: \"http://x/\"}".to_owned(), "events.webhooks[0].name: \"A\" is no name"),
         ("{name: a, url: \"ftp://secret/\"}".to_owned(), "events.webhooks[0].url: is no URL of HTTP"),
+        ("{name: a}".to_owned(), "allowed is one of both: url, or url_file"),
+        (format!("{{name: a, url_file: {}}}", readable.display()), "url_file"),
         (
             "{name: a, url: \"http://x/\"}, {name: a, url: \"http://x/\"}".to_owned(),
             "the name of another outlet",

@@ -45,7 +45,11 @@ pub struct WebhookSection {
     /// Its name, in metrics and conditions, and for the place up to which it has events.
     pub name: String,
     /// Where to post.
-    pub url: String,
+    #[serde(default)]
+    pub url: Option<String>,
+    /// File with the URL in place of `url`, for one that has a secret in it; mode 600.
+    #[serde(default)]
+    pub url_file: Option<PathBuf>,
     /// At least this severity. Absent: all.
     #[serde(default)]
     pub min_severity: Option<Severity>,
@@ -106,6 +110,13 @@ fn check_filter(filter: &Filter, at: &str, problems: &mut Problems) {
         let message = format!("{kind:?} is no kind of events: those have lower-case letters and _");
         problems.add(format!("{at}.kinds"), message);
     }
+}
+
+/// Reads a URL of HTTP. The error does not name it: it may have a secret in it.
+pub fn http_url(text: &str) -> Result<Url, &'static str> {
+    let url = Url::parse(text).ok();
+    let url = url.filter(|url| ["http", "https"].contains(&url.scheme()) && url.has_host());
+    url.ok_or("is no URL of HTTP; allowed is one such as https://hooks.example.org/csp")
 }
 
 /// Returns whether `text` has lower-case letters, digits and `with` only, and at most so many.
@@ -184,11 +195,11 @@ impl WebhookSection {
             );
             problems.add(format!("{at}.name"), message);
         }
-        let url = Url::parse(&self.url).ok();
-        let is_http = url.is_some_and(|url| ["http", "https"].contains(&url.scheme()) && url.has_host());
-        if !is_http {
-            // Not the URL: it may have a secret in it.
-            let message = "is no URL of HTTP; allowed is one such as https://hooks.example.org/csp";
+        if self.url.is_some() == self.url_file.is_some() {
+            problems
+                .add(format!("{at}.url"), "allowed is one of both: url, or url_file with a file that has it");
+        }
+        if let Some(Err(message)) = self.url.as_deref().map(http_url) {
             problems.add(format!("{at}.url"), message);
         }
         check_filter(&self.filter(), at, problems);

@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use super::Failure;
-use crate::config::WebhookSection;
+use crate::config::{WebhookSection, http_url};
 
 /// Time for a connection, for a delivery, and for what an answer has beyond its status.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -49,7 +49,7 @@ impl std::fmt::Debug for Webhook {
 impl Webhook {
     /// Reads the files of a receiver. The error says what is wrong with which.
     pub(super) fn open(section: &WebhookSection) -> Result<Webhook, String> {
-        let url = Url::parse(&section.url).map_err(|error| format!("url: {error}"))?;
+        let url = url_of(section)?;
         let tls = match url.scheme() {
             "https" => {
                 let wrong = |why: String| format!("ca_file: {} {why}", section.ca_file.display());
@@ -158,6 +158,16 @@ fn sign(secret: &[u8], (id, timestamp): (&str, &str), body: &[u8]) -> String {
         mac.update(part);
     }
     format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
+}
+
+/// Returns the URL of a receiver, which stands in the configuration or in a file of its own.
+fn url_of(section: &WebhookSection) -> Result<Url, String> {
+    let Some(path) = &section.url_file else {
+        return http_url(section.url.as_deref().unwrap_or_default()).map_err(|why| format!("url: {why}"));
+    };
+    let url = private_file::read(path, SECRET_FILE_LEN_MAX).map(Zeroizing::new);
+    let url = url.and_then(|text| http_url(text.trim()).map_err(str::to_owned));
+    url.map_err(|why| format!("url_file: {}: {why}", path.display()))
 }
 
 /// Returns the secret in the text of its file.
