@@ -29,6 +29,7 @@ use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use csp_api::mgmt::{AuditRecord, ErrorBody};
+use csp_daemon::clock::unix_now_ms;
 use csp_identity::{Access, Caller};
 use csp_telemetry::{RemoteAddress, require};
 use sha2::{Digest, Sha256};
@@ -38,7 +39,6 @@ pub use routes::routes;
 
 use crate::limits::{FRESH_LOGIN, POLICY_LEN_MAX};
 use crate::login::SessionAge;
-use crate::publish::now_unix_ms;
 use crate::server::{Refusal, refuse};
 use crate::views::Cluster;
 use keys::{ANSWER_LEN_MAX, KEY_LEN_MAX, Kept, Keys, Known};
@@ -63,7 +63,7 @@ impl Actions {
     pub fn open(state_dir: &Path) -> std::io::Result<Arc<Self>> {
         let audit = Arc::new(Audit::open(state_dir)?);
         let (keys, count) = (Mutex::default(), AtomicU64::new(0));
-        Ok(Arc::new(Actions { audit, keys, start: Instant::now(), run: now_unix_ms(), count }))
+        Ok(Arc::new(Actions { audit, keys, start: Instant::now(), run: unix_now_ms(), count }))
     }
 
     fn keys(&self) -> std::sync::MutexGuard<'_, Keys> {
@@ -233,7 +233,7 @@ async fn change(
     }
     let from = parts.extensions.get::<RemoteAddress>().map(|from| from.0.to_string()).unwrap_or_default();
     let record = AuditRecord {
-        time_ms: now_unix_ms(),
+        time_ms: unix_now_ms(),
         id: format!("{:x}-{}", actions.run, actions.count.fetch_add(1, Ordering::Relaxed)),
         stage: "asked".to_owned(),
         who: change.who.clone(),
@@ -313,7 +313,7 @@ async fn carry_out(
         false => what::bounded(&body.as_deref().and_then(reason).unwrap_or_else(|| status.to_string())),
     };
     let done = AuditRecord {
-        time_ms: now_unix_ms(),
+        time_ms: unix_now_ms(),
         stage: "done".to_owned(),
         status: Some(status.as_u16()),
         result: Some(result),

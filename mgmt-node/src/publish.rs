@@ -107,7 +107,7 @@ impl Publisher {
         }
         let number = manager.publish(&policy, Some(before)).await?;
         let waiting = acks(&manager.followers().await.unwrap_or_default(), number);
-        let first = view(number, now_unix_ms(), policy.hash(), Phase::Staging, waiting);
+        let first = view(number, csp_daemon::clock::unix_now_ms(), policy.hash(), Phase::Staging, waiting);
         self.events.record(&What::PolicyPublished { generation: number, hash: policy.hash().into() });
         self.current.send_replace(Some(first.clone()));
         let this = self.clone();
@@ -294,10 +294,4 @@ fn view(
     acks: Vec<AckView>,
 ) -> GenerationView {
     GenerationView { generation, created_unix_ms, hash, phase, reason: None, acks, revision: 1 }
-}
-
-/// Unix time in ms.
-pub fn now_unix_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |d| d.as_millis() as u64)
 }

@@ -22,6 +22,7 @@ use csp_api::mgmt::{
 };
 use csp_api::{RecentFlow, Text, TraceEntry, app, network, proxy};
 use csp_control::{AckState, ControlStatus, MemberState, Membership, NodeAck, PolicyManager};
+use csp_daemon::clock::unix_now_ms;
 use csp_policy::Via;
 use csp_types::{FlowLabel, Role};
 use tokio::sync::{Mutex, watch};
@@ -34,7 +35,7 @@ use crate::limits::{
 use crate::policy_view::{PolicyReader, PolicyState, acknowledged};
 use crate::poller::{self, Poller};
 use crate::proxy_labels::{ProxyTags, tag_of};
-use crate::publish::{self, Publisher, now_unix_ms};
+use crate::publish::{self, Publisher};
 use crate::{tiers, trace_order};
 
 pub use messages::TraceAsked;
@@ -389,7 +390,7 @@ impl Cluster {
         let view = OverviewView {
             node: self.id.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            now_unix_ms: now_unix_ms(),
+            now_unix_ms: unix_now_ms(),
             tiers: tiers::tiers(&cluster.nodes, &self.poller.health()),
             latest: newest.filter(|g| active.as_ref().is_none_or(|a| a.generation < g.generation)).cloned(),
             cluster,

@@ -43,6 +43,6 @@ pub use etcd_process::{EtcdProcess, EtcdProcessError, EtcdProcessOptions};
 pub use manager::{ApplyOutcome, GenerationSummary, ManagerError, PolicyManager, Signer, StageFailure};
 pub use membership::{Member, MemberState, Membership};
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
-pub use registry::{EventsAddress, NodeRecord, SanAddress};
+pub use registry::{EventsAddress, NodeRecord, SanAddress, unix_now_ms};
 pub use signatures::{Activation, PolicySignature};
 pub use status::ControlStatus;

@@ -22,7 +22,7 @@ use crate::error::ControlError;
 use crate::keys;
 use crate::membership::RECORD_LEN_MAX;
 use crate::policy_store::{GenerationRecord, NodeAck, packed};
-use crate::registry::{NodeRecord, unix_ms};
+use crate::registry::{NodeRecord, unix_now_ms};
 use crate::signatures::PolicySignature;
 
 pub use errors::{ApplyOutcome, GenerationSummary, ManagerError, StageFailure};
@@ -124,7 +124,7 @@ impl PolicyManager {
     /// for a generation that no management node has signed, unless this one remembers that it was in force.
     pub async fn activate(&self, generation: u64, expected: u64) -> Result<(), ManagerError> {
         let signed = self.sign_activation(generation).await?;
-        let first = FirstActivation { activated_unix_ms: unix_ms(), previous: expected };
+        let first = FirstActivation { activated_unix_ms: unix_now_ms(), previous: expected };
         let remember = TxnOp::put(keys::activation(generation), json(&first), None);
         // A generation that was in force before keeps its place in the history.
         let never_before = Compare::version(keys::activation(generation), CompareOp::Equal, 0);

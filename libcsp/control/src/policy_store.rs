@@ -11,7 +11,7 @@ use std::sync::Arc;
 use csp_policy::Policy;
 use serde::{Deserialize, Serialize};
 
-use crate::registry::unix_ms;
+use crate::registry::unix_now_ms;
 use crate::signatures::{Activation, PolicySignature};
 
 pub(crate) use packed::is_hash;
@@ -49,7 +49,7 @@ impl GenerationRecord {
     pub fn new(generation: u64, policy: Policy) -> GenerationRecord {
         GenerationRecord {
             generation,
-            created_unix_ms: unix_ms(),
+            created_unix_ms: unix_now_ms(),
             hash: policy.hash(),
             policy,
             signature: None,

@@ -115,7 +115,7 @@ impl NodeRecord {
             capabilities: Vec::new(),
             owns: Vec::new(),
             events: None,
-            started_unix_ms: unix_ms(),
+            started_unix_ms: unix_now_ms(),
             draining: false,
             leaving: false,
         }
@@ -143,7 +143,7 @@ pub fn boot_id() -> String {
 }
 
 /// Returns the present time in milliseconds since the Unix epoch.
-pub(crate) fn unix_ms() -> u64 {
+pub fn unix_now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

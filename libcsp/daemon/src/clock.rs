@@ -1,7 +1,6 @@
 //! The clocks of a daemon's threads.
 
-use std::time::SystemTime;
-
+pub use csp_control::unix_now_ms;
 use csp_types::Instant;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -23,5 +22,5 @@ fn read(clock: ClockId) -> Instant {
 
 /// Unix time in seconds, as tokens use it.
 pub fn unix_now_s() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs())
+    unix_now_ms() / 1_000
 }

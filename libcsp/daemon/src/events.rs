@@ -6,7 +6,6 @@ mod push;
 mod report;
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::extract::{Query, State};
 use axum::routing::get;
@@ -16,6 +15,8 @@ use csp_control::NodeRecord;
 use csp_events::Journal;
 use serde::Deserialize;
 use tokio::sync::watch;
+
+use super::clock;
 
 pub use certificate::CertificateNotice;
 pub(crate) use notice::Notices;
@@ -41,7 +42,7 @@ impl Events {
 
     /// Records what happened, and logs it. Does not wait.
     pub fn record(&self, what: &What) {
-        let (object, text, time_ms) = (what.object(), what.text(), unix_ms());
+        let (object, text, time_ms) = (what.object(), what.text(), clock::unix_now_ms());
         match what.severity() {
             Severity::Info => tracing::info!(target: "csp_events", %object, "{text}"),
             Severity::Warning => tracing::warn!(target: "csp_events", %object, "{text}"),
@@ -81,10 +82,4 @@ struct Since {
 
 async fn since(State(events): State<Events>, Query(query): Query<Since>) -> Json<Push> {
     Json(events.after(query.since))
-}
-
-/// Returns the present time in milliseconds of the Unix epoch.
-fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -167,7 +167,7 @@ pub(super) async fn diff(context: &Context, file: &Path) -> Result<(), CliError>
 /// `cspctl policy history`.
 pub(super) async fn history(context: &Context) -> Result<(), CliError> {
     let all: Vec<GenerationView> = context.client.get("/api/v1/policy/history", &[]).await?;
-    let now = now_unix_ms();
+    let now = csp_daemon::clock::unix_now_ms();
     context.show(&all, |all| {
         if all.is_empty() {
             return "No policy was applied yet.\n".to_owned();
@@ -248,9 +248,4 @@ pub(super) fn read(file: &Path) -> Result<(String, Vec<u8>), CliError> {
 
 fn ended(text: &str) -> String {
     if text.ends_with('\n') { text.to_owned() } else { format!("{text}\n") }
-}
-
-fn now_unix_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |d| d.as_millis() as u64)
 }

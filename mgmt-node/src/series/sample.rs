@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use csp_api::mgmt::{ServicesView, Unreachable};
 use csp_control::{MemberState, Membership};
+use csp_daemon::clock::unix_now_ms;
 use csp_types::Role;
 
 use super::figures::{of_node, of_service};
 use super::{Reading, Readings};
 use crate::limits::SERIES_INTERVAL;
-use crate::publish::now_unix_ms;
 use crate::views::Cluster;
 
 /// Reads forever.
@@ -21,7 +21,7 @@ pub async fn run(cluster: Arc<Cluster>) {
     loop {
         beat.tick().await;
         let read = read(&cluster, &mut before).await;
-        cluster.poller.series.add(now_unix_ms(), read);
+        cluster.poller.series.add(unix_now_ms(), read);
     }
 }
 

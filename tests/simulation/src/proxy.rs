@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use csp_messages::HashKey;
-use csp_policy::ConnectionLog;
+use csp_policy::{ConnectionLog, LogAddresses};
 use csp_proxy_node::core::{
     BacklogLimits, CoreConfig, EgressRule, HairpinConfig, PoolServer, ServerOptions, ServiceSpec, ServiceTcp,
 };
@@ -133,6 +133,10 @@ pub(crate) fn worker_policy(policy: &Policy) -> WorkerPolicy {
     };
     let (destinations, tcp) = (vec![policy.destinations], ServiceTcp::default());
     let rule = EgressRule { address: policy.egress, destinations, except: Vec::new(), tcp };
-    let log = policy.logged.then(|| ConnectionLog { sample: 1, services: BTreeMap::new() });
+    let log = policy.logged.then(|| ConnectionLog {
+        sample: 1,
+        services: BTreeMap::new(),
+        addresses: LogAddresses::default(),
+    });
     WorkerPolicy { services: vec![service], egress: vec![rule], log, ..WorkerPolicy::default() }
 }

@@ -6,7 +6,7 @@ use etcd_client::TxnOp;
 use super::{ManagerError, PolicyManager, json};
 use crate::drain::DrainRecord;
 use crate::keys;
-use crate::registry::unix_ms;
+use crate::registry::unix_now_ms;
 
 impl PolicyManager {
     /// Requests that `node` drains (`true`) or serves again (`false`). Idempotent. The node follows within
@@ -14,7 +14,7 @@ impl PolicyManager {
     pub async fn set_draining(&self, node: &NodeId, draining: bool) -> Result<(), ManagerError> {
         let key = keys::drain(node);
         let change = match draining {
-            true => TxnOp::put(key, json(&DrainRecord { since_unix_ms: unix_ms() }), None),
+            true => TxnOp::put(key, json(&DrainRecord { since_unix_ms: unix_now_ms() }), None),
             false => TxnOp::delete(key, None),
         };
         self.fenced_txn([change]).await

@@ -255,7 +255,7 @@ impl Store {
         let known = known.filter(|record| record.hash == hash);
         let record = GenerationRecord {
             generation,
-            created_unix_ms: known.map_or_else(crate::registry::unix_ms, |record| record.created_unix_ms),
+            created_unix_ms: known.map_or_else(crate::registry::unix_now_ms, |record| record.created_unix_ms),
             signature: known.and_then(|record| record.signature.clone()),
             policy: Policy::clone(&current.policy),
             hash,

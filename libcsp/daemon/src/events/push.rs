@@ -110,7 +110,7 @@ impl Destination {
                 Err(error) => {
                     tracing::debug!(node = %self.node, error, "a management node did not take events");
                     // Nodes do not all come back at once.
-                    tokio::time::sleep(pause.mul_f64(0.5 + fraction())).await;
+                    tokio::time::sleep(pause.mul_f64(0.5 + crate::jitter::fraction())).await;
                     pause = (pause * 2).min(PAUSE.1);
                     continue;
                 }
@@ -130,10 +130,4 @@ impl Destination {
         }
         answer.json().await.map_err(text)
     }
-}
-
-/// Returns a number from 0 to 1.
-fn fraction() -> f64 {
-    use std::hash::{BuildHasher as _, RandomState};
-    (RandomState::new().hash_one(0) >> 40) as f64 / (1u64 << 24) as f64
 }

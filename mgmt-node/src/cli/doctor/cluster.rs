@@ -49,8 +49,7 @@ impl Cluster {
 const KEPT_MS: i64 = crate::limits::OVERVIEW_KEPT.as_millis() as i64;
 
 fn now_unix_ms() -> i64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as i64)
+    i64::try_from(csp_daemon::clock::unix_now_ms()).unwrap_or(i64::MAX)
 }
 
 /// `server`: a management node answers.

@@ -3,10 +3,10 @@
 //! UDP services are checked so, too.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use csp_daemon::jitter::fraction;
 use csp_policy::{HttpCheck, ServerCheck, TlsCheck};
 use csp_wire::tls::{self, Answer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -53,11 +53,6 @@ async fn check_again_and_again(servers: Servers, key: Key, check: ServerCheck) {
         let varied = interval.mul_f64(0.875 + fraction() / 4.0);
         tokio::time::sleep_until(begun + varied).await;
     }
-}
-
-/// Returns a number from 0 to 1.
-fn fraction() -> f64 {
-    (RandomState::new().hash_one(0) >> 40) as f64 / (1u64 << 24) as f64
 }
 
 /// Checks a server of the service at `end` once.

@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use csp_api::connections::ConnectionRecord;
 use csp_api::time::utc;
@@ -27,9 +26,8 @@ pub(super) struct Times {
 impl Times {
     /// Returns the conversion for records up to `now`.
     pub(super) fn new(now: Instant) -> Times {
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let age = clock::now().saturating_since(now).as_millis();
-        Times { now, unix_ms: u64::try_from(unix.as_millis()).unwrap_or(0).saturating_sub(age as u64) }
+        Times { now, unix_ms: clock::unix_now_ms().saturating_sub(age as u64) }
     }
 
     pub(super) fn unix_ms(&self, at: Instant) -> u64 {
