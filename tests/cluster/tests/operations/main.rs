@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 mod browser;
+mod dead_member;
 mod metrics;
 mod page;
 mod prometheus;

@@ -144,12 +144,12 @@ fn serve(cluster: &mut Cluster) {
 }
 
 /// A Prometheus on the management host.
-struct Prometheus {
+pub struct Prometheus {
     _process: Process,
 }
 
 impl Prometheus {
-    fn start(cluster: &Cluster) -> Self {
+    pub fn start(cluster: &Cluster) -> Self {
         let folder = cluster.scratch().join("prometheus");
         fs::create_dir_all(&folder).unwrap();
         let file = folder.join("prometheus.yml");
@@ -165,7 +165,7 @@ impl Prometheus {
     }
 
     /// The data of an answer of its API; an error is text.
-    fn get(cluster: &Cluster, path: &str, query: Option<&str>) -> Result<Value, String> {
+    pub fn get(cluster: &Cluster, path: &str, query: Option<&str>) -> Result<Value, String> {
         let url = format!("http://{ADDRESS}/api/v1/{path}");
         let query = query.map(|query| format!("query={query}"));
         let mut arguments = vec!["-sS", "-m", "20", "-G", &url];
@@ -181,7 +181,7 @@ impl Prometheus {
     }
 
     /// Whether an expression returns something.
-    fn has(cluster: &Cluster, expression: &str) -> bool {
+    pub fn has(cluster: &Cluster, expression: &str) -> bool {
         let data = Self::get(cluster, "query", Some(expression));
         let data = data.unwrap_or_else(|error| panic!("{expression}: {error}"));
         data["result"].as_array().is_some_and(|found| !found.is_empty())
@@ -343,14 +343,14 @@ fn what_dies_is_seen(cluster: &mut Cluster) {
 }
 
 /// An alert as Prometheus has it.
-struct Alert {
-    name: String,
-    summary: String,
+pub struct Alert {
+    pub name: String,
+    pub summary: String,
     /// Whether it fires; otherwise it is about to.
-    fires: bool,
+    pub fires: bool,
 }
 
-fn alerts(cluster: &Cluster) -> Vec<Alert> {
+pub fn alerts(cluster: &Cluster) -> Vec<Alert> {
     let alerts = Prometheus::get(cluster, "alerts", None).unwrap();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let alert = |alert: &Value| Alert {
