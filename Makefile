@@ -180,6 +180,14 @@ test-front: packages-test packages-compare ## network nodes of one LAN that take
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
 	ROUNDS=$(ROUNDS) SECONDS=$(SECONDS) $(CARGO) test --release --locked -p csp-cluster --test takeover --test ecmp --test keepalived $(FEATURES) -- --ignored --nocapture --test-threads 1
 
+# The build that this one must work with. Nothing has been released: it is the last commit of the work before.
+OLD ?= fbcb9ca3
+.PHONY: test-versions
+test-versions: packages-test ## daemons, csp-run and socket filter of the commit OLD with those of this one, in turn and all but one (root; builds OLD once: 15 minutes, then 3)
+	@CARGO="$(CARGO)" tests/setup/old-build.sh $(OLD)
+	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
+	CSP_OLD=$(CURDIR)/target/versions/$(OLD)/release $(CARGO) test --release --locked -p csp-cluster --test versions $(FEATURES) -- --ignored --nocapture
+
 .PHONY: test-operations
 # axe-core, which finds what readers with a keyboard or a screen reader cannot use; fetched, not kept.
 AXE := https://registry.npmjs.org/axe-core/-/axe-core-4.14.1.tgz
