@@ -228,15 +228,23 @@ impl Outlet {
                         tracing::warn!(outlet = self.name, reason = failure.reason, "an event is left out");
                         place.advance(next, missed.saturating_add(1));
                         place.has_sent = true;
+                        failures = 0; // what follows is another matter
                     }
                     most = (events as usize / 2).max(1);
+                    // What was sent before must not be sent again because of this pause.
+                    self.write_if_due(sources, fence, &mut place).await;
                     pause(failures, failure.pause).await;
                 }
             }
-            let after = if place.has_sent { WRITTEN_AFTER.0 } else { WRITTEN_AFTER.1 };
-            if place.has_moved && place.written.elapsed() >= after {
-                self.write(sources, fence, &mut place).await;
-            }
+            self.write_if_due(sources, fence, &mut place).await;
+        }
+    }
+
+    /// Writes the place if that is due.
+    async fn write_if_due(&self, sources: &Sources, fence: i64, place: &mut Place) {
+        let after = if place.has_sent { WRITTEN_AFTER.0 } else { WRITTEN_AFTER.1 };
+        if place.has_moved && place.written.elapsed() >= after {
+            self.write(sources, fence, place).await;
         }
     }
 

@@ -39,9 +39,9 @@ impl Syslog {
 
     /// Sends events, each as a message.
     pub(super) async fn deliver(&self, page: &Page) -> Result<(), Failure> {
-        let (this, events) = (self.clone(), page.events.clone());
+        let (this, events, missed) = (self.clone(), page.events.clone(), page.missed);
         // A receiver that does not read holds the sender up.
-        let sent = tokio::task::spawn_blocking(move || this.send(&events)).await;
+        let sent = tokio::task::spawn_blocking(move || this.send(&events, missed)).await;
         let reason = match sent {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => format!("{}: {error}", self.to),
@@ -50,14 +50,28 @@ impl Syslog {
         Err(Failure { reason, pause: None, is_refused: false })
     }
 
-    fn send(&self, events: &[Event]) -> std::io::Result<()> {
+    fn send(&self, events: &[Event], missed: u64) -> std::io::Result<()> {
         let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
         let mut message = String::new();
+        if let Some(event) = events.first().filter(|_| missed > 0) {
+            self.write_missed(event.time_ms, missed, &mut message);
+            sender.send(message.as_bytes())?;
+        }
         for event in events {
             self.write(event, &mut message);
             sender.send(message.as_bytes())?;
         }
         Ok(())
+    }
+
+    /// Writes that so many events before the next one are not sent: they were no longer kept.
+    fn write_missed(&self, time_ms: u64, missed: u64, out: &mut String) {
+        let (facility, level) = (self.facility, Level::Warning);
+        let (host, application, kind) = ("-", APPLICATION, "events_missed");
+        let head = Head { facility, level, time_ms, host, application, process: None, kind };
+        let mut data = std::iter::once(("count".to_owned(), missed.to_string()));
+        let text = format!("{missed} events before the next one were no longer kept");
+        syslog::write(out, self.len_max, &head, Some((&self.data_id, &mut data)), &text);
     }
 
     fn write(&self, event: &Event, out: &mut String) {

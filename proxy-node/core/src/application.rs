@@ -231,7 +231,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             self.cx.flows.ends(label, End::Protocol);
             return self.abandon(label);
         }
-        self.cx.flows.ends(label, End::ClosedByServer);
+        let is_unread = self.cx.unread(label) > 0;
+        self.cx.flows.ends(label, if is_unread { End::ServerReset } else { End::ClosedByServer });
         let cx = &mut self.cx;
         if cx.flows.get(label).is_some_and(|flow| flow.stage == Stage::Local) {
             self.local.gone(cx.now, label);

@@ -91,8 +91,9 @@ impl<O> Context<'_, O> {
             Event::Closed => ClientEvent::Closed,
             Event::Reset => ClientEvent::Reset,
             Event::Broken(why) | Event::Failed(why) if why == FailReason::DataAfterClose => {
-                // The server has closed, and what the client sent was not read: the client did nothing wrong.
-                self.flows.ends(label, End::ServerReset);
+                // What the client sent after its server had closed has no reader, which is no fault of the
+                // server's; what it had sent before and was not read is noted when the server closes.
+                self.flows.ends(label, End::ClosedByServer);
                 match event {
                     Event::Broken(_) => ClientEvent::Broken(code(why)),
                     _ => ClientEvent::Failed(code(why)),

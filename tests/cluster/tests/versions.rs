@@ -54,7 +54,7 @@ fn works_together(binaries: PathBuf, tag: String) {
     fs::write(&changed, demo.replacen("pool:", "backlog: {connections: 100}\n    pool:", 1)).unwrap();
     cluster.cspctl(&["policy", "apply", &changed.to_string_lossy()]).unwrap();
     cluster.wait_served().unwrap();
-    cluster.cspctl(&["drain", "pn-1"]).unwrap();
+    cluster.cspctl(&["drain", "--force", "pn-1"]).unwrap();
     cluster.cspctl(&["resume", "pn-1"]).unwrap();
     cluster.wait_served().unwrap();
     assert_eq!(cluster.casualties(), "");

@@ -282,8 +282,8 @@ impl What {
             What::PolicyActive { reason, .. } if !reason.is_empty() => Severity::Warning,
             What::HandlerMoved { error, .. } if !error.is_empty() => Severity::Warning,
             What::ChannelMoved { lost: 1.., .. } => Severity::Warning,
-            What::CertificateExpires { days_left: 0, .. } => Severity::Error,
-            What::CertificateExpires { days_left: 7.., .. } => Severity::Info,
+            What::CertificateExpires { days_left: 0 | 1, .. } => Severity::Error,
+            What::CertificateExpires { days_left: 8.., .. } => Severity::Info,
             What::NodeJoined { .. }
             | What::NodeLeft { .. }
             | What::NodeDrains { .. }

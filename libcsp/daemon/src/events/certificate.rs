@@ -59,11 +59,13 @@ impl CertificateNotice {
 mod tests {
     use std::time::Duration;
 
+    use csp_api::events::Severity;
+
     use super::*;
 
     /// The days at which something is recorded while a certificate of this lifetime runs out, hour by hour
     /// from its beginning, and what is left then by the event.
-    fn recorded(notice: &mut CertificateNotice, begin_s: u64, lifetime_days: u64) -> Vec<u64> {
+    fn recorded(notice: &mut CertificateNotice, begin_s: u64, lifetime_days: u64) -> Vec<(u64, Severity)> {
         let identity = "csp://demo/proxy-node/pn-1".parse().unwrap();
         let (not_before, not_after) = (begin_s as i64, (begin_s + lifetime_days * DAY_S) as i64);
         let (serial, certificate) = ("1".to_owned(), Vec::new().into());
@@ -71,8 +73,8 @@ mod tests {
         let hours = 0..(lifetime_days + 2) * 24;
         let at = |hour: u64| UnixTime::since_unix_epoch(Duration::from_secs(begin_s + hour * 3600));
         let due = hours.filter_map(|hour| notice.due(&holder, at(hour)));
-        due.filter_map(|what| match what {
-            What::CertificateExpires { days_left, .. } => Some(days_left),
+        due.filter_map(|what| match &what {
+            What::CertificateExpires { days_left, .. } => Some((*days_left, what.severity())),
             _ => None,
         })
         .collect()
@@ -81,12 +83,13 @@ mod tests {
     #[test]
     fn each_threshold_is_recorded_once_for_each_certificate() {
         let mut notice = CertificateNotice::new("pn-1".into());
-        assert_eq!(recorded(&mut notice, 1_000_000, 365), [30, 7, 1]);
+        let all = [(30, Severity::Info), (7, Severity::Warning), (1, Severity::Error)];
+        assert_eq!(recorded(&mut notice, 1_000_000, 365), all);
         // It is renewed; and what is made for a short time says little.
-        assert_eq!(recorded(&mut notice, 2_000_000, 90), [30, 7, 1]);
-        assert_eq!(recorded(&mut notice, 3_000_000, 30), [7, 1]);
-        assert_eq!(recorded(&mut notice, 4_000_000, 7), [1]);
-        assert_eq!(recorded(&mut notice, 5_000_000, 1), [0; 0]);
+        assert_eq!(recorded(&mut notice, 2_000_000, 90), all);
+        assert_eq!(recorded(&mut notice, 3_000_000, 30), all[1..]);
+        assert_eq!(recorded(&mut notice, 4_000_000, 7), all[2..]);
+        assert_eq!(recorded(&mut notice, 5_000_000, 1), []);
     }
 
     #[test]
@@ -97,7 +100,7 @@ mod tests {
         let at = |day: u64| UnixTime::since_unix_epoch(Duration::from_secs(day * DAY_S));
         let mut notice = CertificateNotice::new("pn-1".into());
         let what = notice.due(&holder, at(400)).unwrap();
-        assert_eq!(what.severity(), csp_api::events::Severity::Error);
+        assert_eq!(what.severity(), Severity::Error);
         assert_eq!(what.object(), *"node/pn-1/certificate");
         let expected = "the certificate of csp://demo/proxy-node/pn-1 ends within a day, or has ended: 1971-01-01T00:00:00.000Z";
         assert_eq!(what.text(), *expected);

@@ -267,6 +267,12 @@ pub const CASES: &[Case] = &[
         ],
     ),
     case(
+        "CspEventsOutletFails",
+        8,
+        &[(r#"csp_events_outlet_failing{node="mn-1",outlet="pager"}"#, "1x9")],
+        &[(r#"csp_events_outlet_failing{node="mn-1",outlet="pager"}"#, "0x9")],
+    ),
+    case(
         "CspMgmtWithoutLeader",
         5,
         &[(r#"csp_mgmt_leader{node="mn-1"}"#, "0x9"), (r#"csp_mgmt_leader{node="mn-2"}"#, "0x9")],

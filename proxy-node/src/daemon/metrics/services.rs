@@ -85,17 +85,23 @@ fn copy(known: &mut Place, place: Option<(u32, &str, &ServiceCounters)>) {
 pub struct ServiceMetrics(pub Vec<ServiceBoard>);
 
 impl ServiceMetrics {
+    /// Sums of the services that all workers show: while some of them have followed a policy and others have
+    /// not, a sum would fall.
     fn sums(&self) -> BTreeMap<Arc<str>, ServiceCounters> {
-        let mut sums: BTreeMap<Arc<str>, ServiceCounters> = BTreeMap::new();
+        let mut sums: BTreeMap<Arc<str>, (ServiceCounters, usize)> = BTreeMap::new();
         for board in &self.0 {
             for (_, name, counters) in board.lock().places.iter().flatten() {
                 match sums.get_mut(name) {
-                    Some(sum) => sum.add(counters),
-                    None => drop(sums.insert(Arc::clone(name), *counters)),
+                    Some((sum, workers)) => {
+                        sum.add(counters);
+                        *workers += 1;
+                    }
+                    None => drop(sums.insert(Arc::clone(name), (*counters, 1))),
                 }
             }
         }
-        sums
+        let of_all = |(name, (sum, workers))| (workers == self.0.len()).then_some((name, sum));
+        sums.into_iter().filter_map(of_all).collect()
     }
 }
 
@@ -153,11 +159,15 @@ mod tests {
     }
 
     #[test]
-    fn the_workers_are_summed() {
+    fn the_workers_are_summed_when_all_have_the_service() {
         let metrics = Exposition::new();
         let boards = [
-            board(&[("web", counters(5, 3, 1)), ("db", ServiceCounters::default())]),
-            board(&[("web", counters(2, 2, 0))]),
+            board(&[
+                ("web", counters(5, 3, 1)),
+                ("db", ServiceCounters::default()),
+                ("gone", counters(4, 4, 0)),
+            ]),
+            board(&[("web", counters(2, 2, 0)), ("db", ServiceCounters::default())]),
         ];
         metrics.register(ServiceMetrics(boards.to_vec()));
         let page = metrics.render_text();
@@ -176,6 +186,7 @@ mod tests {
         ] {
             assert!(page.lines().any(|written| written == line), "{line} is missing:\n{page}");
         }
+        assert!(!page.contains("gone"), "a sum of fewer workers would fall:\n{page}");
     }
 
     #[test]

@@ -23,12 +23,13 @@ const LATE: u16 = 5611;
 const GATES: u16 = 5561;
 
 /// Metrics that this cluster has no values of, with the reason.
-pub const ABSENT: [(&str, &str); 6] = [
+pub const ABSENT: [(&str, &str); 7] = [
     ("csp_handler_stops_total", "no supplied handler was stopped"),
     ("csp_plugin_stops_total", "no supplied plug-in was stopped"),
     ("csp_plugin_fuel_total", "the policy has no supplied plug-in"),
     ("csp_plugin_not_run_total", "the policy has no supplied plug-in"),
     ("csp_information_flow_trigger_changes_total", "the policy has no triggers"),
+    ("csp_events_outlet_failing", "the management node has no outlets"),
     ("csp_plugin_moves_total", "the policy leaves the place of no plug-in to the node"),
 ];
 
