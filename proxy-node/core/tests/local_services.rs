@@ -12,8 +12,8 @@ use csp_proxy_core::service::upstream::{
     Ended, Ends, Excluded, OpenError, Opened, Request, Upstream, UpstreamEnd,
 };
 use csp_proxy_core::{
-    BacklogLimits, Blocked, ChannelId, CoreConfig, EgressRule, HairpinConfig, Lane, PoolServer, Process,
-    ProxyCore, ProxyOutput, ServerOptions, ServiceSpec, ServiceTcp, Verdict, Way,
+    Blocked, ChannelId, CoreConfig, EgressRule, HairpinConfig, Lane, PoolServer, Process, ProxyCore,
+    ProxyOutput, ServiceSpec, ServiceTcp, Verdict, Way,
 };
 use csp_quality::OutputLink;
 use csp_tcp::StackConfig;
@@ -203,17 +203,7 @@ struct World {
 }
 
 fn spec(name: &str, port: u16) -> ServiceSpec {
-    ServiceSpec {
-        name: name.to_owned(),
-        address: (VIP, port).into(),
-        pool: Vec::new(),
-        local: None,
-        between: None,
-        accept_proxy_from: Vec::new(),
-        servers: ServerOptions::default(),
-        tcp: ServiceTcp::default(),
-        backlog: BacklogLimits::default(),
-    }
+    ServiceSpec::new(name.to_owned(), (VIP, port).into())
 }
 
 fn policy() -> Vec<ServiceSpec> {
@@ -224,8 +214,6 @@ fn policy() -> Vec<ServiceSpec> {
         ServiceSpec { pool: pool.clone(), ..spec("upstream", 0) },
         ServiceSpec {
             between: Some(Both::<Echo, Echo>::second_number(NUMBER)),
-            accept_proxy_from: Vec::new(),
-            servers: ServerOptions::default(),
             pool,
             ..spec("examined", EXAMINED)
         },

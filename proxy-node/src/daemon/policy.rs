@@ -131,15 +131,11 @@ pub fn translate(
 fn channel_services(channel: &Channel, number: u32) -> Vec<ServiceSpec> {
     let passes = !channel.pool.is_empty();
     let service = |port: ChannelPort| ServiceSpec {
-        name: channel.service_name(port.port),
-        address: (channel.vip, port.port).into(),
         pool: pool(&channel.pool),
         local: (!passes).then_some(number),
         between: passes.then_some(number),
-        accept_proxy_from: Vec::new(),
-        servers: ServerOptions::default(),
         tcp: translate_tcp(&channel.tcp),
-        backlog: BacklogLimits::default(),
+        ..ServiceSpec::new(channel.service_name(port.port), (channel.vip, port.port).into())
     };
     channel.ports().map(service).collect()
 }
@@ -147,15 +143,8 @@ fn channel_services(channel: &Channel, number: u32) -> Vec<ServiceSpec> {
 /// The service of which a process is a context: nobody but the proxy connects to it.
 fn context_service(context: &csp_policy::GContext) -> ServiceSpec {
     ServiceSpec {
-        name: context.service_name(),
-        address: (Ipv4Addr::UNSPECIFIED, 0).into(),
         pool: pool(&context.pool),
-        local: None,
-        between: None,
-        accept_proxy_from: Vec::new(),
-        servers: ServerOptions::default(),
-        tcp: ServiceTcp::default(),
-        backlog: BacklogLimits::default(),
+        ..ServiceSpec::new(context.service_name(), (Ipv4Addr::UNSPECIFIED, 0).into())
     }
 }
 

@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use csp_proxy_node::core::{
-    BacklogLimits, Blocked, ChannelId, CoreConfig, HairpinConfig, Lane, PoolServer, Process, ProxyCore,
-    ProxyOutput, ServerOptions, ServiceSpec, ServiceTcp, Verdict, Way,
+    Blocked, ChannelId, CoreConfig, HairpinConfig, Lane, PoolServer, Process, ProxyCore, ProxyOutput,
+    ServiceSpec, Verdict, Way,
 };
 use csp_support::packets;
 use csp_tcp::StackConfig;
@@ -127,17 +127,7 @@ pub struct World {
 pub fn web(servers: &[u16]) -> ServiceSpec {
     let node = "an-1".parse().unwrap();
     let pool = servers.iter().map(|port| PoolServer::of_node(node, *port)).collect();
-    ServiceSpec {
-        name: "web".to_owned(),
-        address: (VIP, 80).into(),
-        pool,
-        local: None,
-        between: None,
-        accept_proxy_from: Vec::new(),
-        servers: ServerOptions::default(),
-        tcp: ServiceTcp::default(),
-        backlog: BacklogLimits::default(),
-    }
+    ServiceSpec { pool, ..ServiceSpec::new("web".to_owned(), (VIP, 80).into()) }
 }
 
 impl World {

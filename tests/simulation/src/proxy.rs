@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use csp_messages::HashKey;
 use csp_policy::{ConnectionLog, LogAddresses};
 use csp_proxy_node::core::{
-    BacklogLimits, CoreConfig, EgressRule, HairpinConfig, PoolServer, ServerOptions, ServiceSpec, ServiceTcp,
+    BacklogLimits, CoreConfig, EgressRule, HairpinConfig, PoolServer, ServiceSpec, ServiceTcp,
 };
 use csp_proxy_node::{ProxyWorker, WorkerPolicy};
 use csp_services::MessagesConfig;
@@ -121,15 +121,9 @@ pub(crate) fn proxy(
 /// Returns the policy of a worker, without channels of messages.
 pub(crate) fn worker_policy(policy: &Policy) -> WorkerPolicy {
     let service = ServiceSpec {
-        name: "web".to_owned(),
-        address: policy.service,
         pool: policy.pool.clone(),
-        local: None,
-        between: None,
-        accept_proxy_from: Vec::new(),
-        servers: ServerOptions::default(),
-        tcp: ServiceTcp::default(),
         backlog: policy.backlog,
+        ..ServiceSpec::new("web".to_owned(), policy.service)
     };
     let (destinations, tcp) = (vec![policy.destinations], ServiceTcp::default());
     let rule = EgressRule { address: policy.egress, destinations, except: Vec::new(), tcp };

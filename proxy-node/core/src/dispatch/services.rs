@@ -101,6 +101,23 @@ pub struct ServiceSpec {
     pub backlog: BacklogLimits,
 }
 
+impl ServiceSpec {
+    /// Returns a service without a pool, and with the usual options.
+    pub fn new(name: String, address: SocketAddr) -> Self {
+        ServiceSpec {
+            name,
+            address,
+            pool: Vec::new(),
+            local: None,
+            between: None,
+            accept_proxy_from: Vec::new(),
+            servers: ServerOptions::default(),
+            tcp: ServiceTcp::default(),
+            backlog: BacklogLimits::default(),
+        }
+    }
+}
+
 /// TCP options that the policy sets for the connections of a service, or for those that applications open by
 /// an egress rule. Unset ones follow the engine's configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -328,17 +345,7 @@ impl Services {
             }
         };
         let slot = &mut self.slots[at as usize];
-        let spec = ServiceSpec {
-            name: name.clone(),
-            address: ([0; 4], 0).into(),
-            pool: Vec::new(),
-            local: None,
-            between: None,
-            accept_proxy_from: Vec::new(),
-            servers: ServerOptions::default(),
-            tcp: ServiceTcp::default(),
-            backlog: BacklogLimits::default(),
-        };
+        let spec = ServiceSpec::new(name.clone(), ([0; 4], 0).into());
         let backlog = Backlog::default();
         slot.service = Some(Service {
             spec,

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use csp_proxy_core::{
-    BacklogLimits, Blocked, ChannelId, CoreConfig, EgressRule, HairpinConfig, Lane, PoolServer, ProxyCore,
-    ProxyOutput, ServerHost, ServerOptions, ServiceSpec, ServiceTcp, Way,
+    Blocked, ChannelId, CoreConfig, EgressRule, HairpinConfig, Lane, PoolServer, ProxyCore, ProxyOutput,
+    ServerHost, ServiceSpec, ServiceTcp, Way,
 };
 use csp_support::packets;
 use csp_tcp::{Arrival, ConnectionOptions, Event, FailReason, Stack, StackConfig};
@@ -232,15 +232,8 @@ pub fn web(servers: &[u8]) -> ServiceSpec {
         backup: false,
     };
     ServiceSpec {
-        name: "web".to_owned(),
-        address: (VIP, 80).into(),
         pool: servers.iter().map(plain).collect(),
-        local: None,
-        between: None,
-        accept_proxy_from: Vec::new(),
-        servers: ServerOptions::default(),
-        tcp: ServiceTcp::default(),
-        backlog: BacklogLimits::default(),
+        ..ServiceSpec::new("web".to_owned(), (VIP, 80).into())
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use csp_proxy_core::service::local::LocalServices;
 use csp_proxy_core::{
-    BacklogLimits, Blocked, ChannelId, CoreConfig, EgressRule, HairpinConfig, Lane, PoolServer, Process,
-    ProxyCore, ProxyOutput, ServerHost, ServerOptions, ServiceSpec, ServiceTcp, Verdict, Way,
+    Blocked, ChannelId, CoreConfig, EgressRule, HairpinConfig, Lane, PoolServer, Process, ProxyCore,
+    ProxyOutput, ServerHost, ServiceSpec, ServiceTcp, Verdict, Way,
 };
 use csp_support::{allocation, packets};
 use csp_tcp::{Direction, StackConfig};
@@ -134,15 +134,8 @@ pub fn member(port: u16) -> (ServerHost, u16) {
 /// The pool with these members, whose ports are the numbers of their processes, too.
 pub fn pool(members: &[u16]) -> ServiceSpec {
     ServiceSpec {
-        name: POOL.to_owned(),
-        address: (Ipv4Addr::UNSPECIFIED, 0).into(),
         pool: members.iter().map(|port| PoolServer::of_node(node(*port), *port)).collect(),
-        local: None,
-        between: None,
-        accept_proxy_from: Vec::new(),
-        servers: ServerOptions::default(),
-        tcp: ServiceTcp::default(),
-        backlog: BacklogLimits::default(),
+        ..ServiceSpec::new(POOL.to_owned(), (Ipv4Addr::UNSPECIFIED, 0).into())
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use csp_messages::HashKey;
 use csp_proxy_core::{
-    BacklogLimits, Blocked, ChannelId, CoreConfig, HairpinConfig, Lane, PoolServer, Process, ProxyCore,
-    ProxyOutput, ServerOptions, ServiceSpec, ServiceTcp, Verdict, Way,
+    Blocked, ChannelId, CoreConfig, HairpinConfig, Lane, PoolServer, Process, ProxyCore, ProxyOutput,
+    ServiceSpec, ServiceTcp, Verdict, Way,
 };
 use csp_services::{ChannelSnapshot, MessageBroker, MessagesConfig, MessagesPolicy, StreamSpec};
 use csp_support::packets;
@@ -165,15 +165,10 @@ impl World {
         };
         let node = "an-1".parse().unwrap();
         let spec = ServiceSpec {
-            name: "orders".to_owned(),
-            address: (VIP, PORT).into(),
             pool: vec![PoolServer::of_node(node, SERVER as u16)],
-            local: None,
             between: Some(3),
-            accept_proxy_from: Vec::new(),
-            servers: ServerOptions::default(),
             tcp: ServiceTcp { pacing: Some(false), ..ServiceTcp::default() },
-            backlog: BacklogLimits::default(),
+            ..ServiceSpec::new("orders".to_owned(), (VIP, PORT).into())
         };
         world.core.set_policy(world.now, vec![spec], Vec::new(), &mut world.out);
         let process = Process { node, name: "p".to_owned(), uid: None, grant: Grant::all() };

@@ -1,6 +1,6 @@
 //! What one peer does, and the messages that it sends: a function of the peer's number and the message's.
 
-use csp_proxy_node::core::{BacklogLimits, ServerOptions, ServiceSpec, ServiceTcp};
+use csp_proxy_node::core::ServiceSpec;
 use csp_services::ChannelSpec;
 use csp_types::Duration;
 use std::net::SocketAddr;
@@ -25,15 +25,8 @@ impl ChannelPlan {
     /// Returns the service at the channel's address.
     pub(super) fn service(&self) -> ServiceSpec {
         ServiceSpec {
-            name: self.spec.channel.name.clone(),
-            address: self.address,
-            pool: Vec::new(),
             local: Some(self.spec.number),
-            between: None,
-            accept_proxy_from: Vec::new(),
-            servers: ServerOptions::default(),
-            tcp: ServiceTcp::default(),
-            backlog: BacklogLimits::default(),
+            ..ServiceSpec::new(self.spec.channel.name.clone(), self.address)
         }
     }
 }

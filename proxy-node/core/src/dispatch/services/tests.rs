@@ -5,17 +5,7 @@ use super::*;
 fn spec(name: &str, port: u16, servers: &[u16]) -> ServiceSpec {
     let node = "an-1".parse().unwrap();
     let pool = servers.iter().map(|port| PoolServer::of_node(node, *port)).collect();
-    ServiceSpec {
-        name: name.to_owned(),
-        address: ([10, 0, 0, 1], port).into(),
-        pool,
-        local: None,
-        between: None,
-        accept_proxy_from: Vec::new(),
-        servers: ServerOptions::default(),
-        tcp: ServiceTcp::default(),
-        backlog: BacklogLimits::default(),
-    }
+    ServiceSpec { pool, ..ServiceSpec::new(name.to_owned(), ([10, 0, 0, 1], port).into()) }
 }
 
 #[test]
