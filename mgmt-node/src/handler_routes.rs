@@ -14,7 +14,6 @@ use csp_api::mgmt::{Phase, Unreachable};
 use csp_api::plugins::{ModulesView, NodeModules, StoredModules};
 use csp_policy::Policy;
 use csp_types::Role;
-use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 
 use crate::server::{Refusal, refuse};
@@ -96,7 +95,7 @@ async fn bring_plugin(State(cluster): Shared, body: Bytes) -> Json<PutView> {
 }
 
 async fn bring_to(cluster: &Cluster, kind: &Kind, body: &[u8]) -> Json<PutView> {
-    let module: String = Sha256::digest(body).iter().map(|byte| format!("{byte:02x}")).collect();
+    let module = csp_policy::sha256(body);
     let mut asked = JoinSet::new();
     for target in cluster.targets(&[kind.role]) {
         let path = format!("{}/{module}", kind.path);

@@ -21,6 +21,7 @@ use std::time::Duration;
 use csp_api::events::Page;
 use csp_control::EtcdClient;
 use csp_daemon::DaemonError;
+use csp_daemon::jitter::fraction;
 use csp_events::{Cursor, Filter};
 use csp_telemetry::{ConditionState, MetricSource, MetricWriter, Readiness};
 use tokio::sync::watch;
@@ -290,7 +291,7 @@ impl Place {
 async fn pause(failures: u32, asked: Option<Duration>) {
     let doubled = PAUSE.0.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(PAUSE.1);
     let asked = asked.unwrap_or_default().min(ASKED_PAUSE_MAX);
-    tokio::time::sleep(doubled.mul_f64(0.5 + rand::random::<f64>()).max(asked)).await;
+    tokio::time::sleep(doubled.mul_f64(0.5 + fraction()).max(asked)).await;
 }
 
 /// The metrics of outlets.

@@ -8,8 +8,9 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use csp_daemon::clock;
 use csp_policy::{AccessRule, Subject};
 use csp_telemetry::{Place, Shares};
 use csp_transport::token::{Token, TokenClaims};
@@ -159,12 +160,6 @@ fn bind(path: &Path) -> Result<OwnedFd, AgentError> {
     Ok(socket)
 }
 
-/// Milliseconds since the Unix epoch.
-pub fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// Serves one process, from ATTACH until it exits.
 async fn serve_process(
     options: &AgentOptions,
@@ -214,7 +209,7 @@ async fn serve_process(
             () = retry, if pending => pending = !send_directory(socket, &program, &directory.borrow()),
         }
     }
-    processes.borrow_mut().exited(key, unix_ms());
+    processes.borrow_mut().exited(key, clock::unix_now_ms());
     tracing::info!(process = process.as_str(), "a process detached");
 }
 
@@ -321,7 +316,8 @@ async fn attach(
         Err(error) => return refuse(Refusal::Memory, format!("the process page cannot be created: {error}")),
     };
     let shared = page.try_clone().ok()?;
-    let info = ProcessInfo { id, pid, uid, program, attached_unix_ms: unix_ms(), exited_unix_ms: None };
+    let info =
+        ProcessInfo { id, pid, uid, program, attached_unix_ms: clock::unix_now_ms(), exited_unix_ms: None };
     let Some(key) = processes.borrow_mut().attached(info, page) else {
         return refuse(
             Refusal::Full,
@@ -332,7 +328,7 @@ async fn attach(
     let grant = grant_for(options, *credentials, &program, &rules).await;
     let _ = take_descriptors(socket, true); // older kernels never refuse descriptors: no error
     if !welcome(options, socket, (&process, &program, uid, grant), &directory.borrow(), &shared) {
-        processes.borrow_mut().exited(key, unix_ms());
+        processes.borrow_mut().exited(key, clock::unix_now_ms());
         return None;
     }
     tracing::info!(process = process.as_str(), pid, uid, "a process attached");
@@ -367,7 +363,7 @@ async fn grant_for(
 }
 
 fn token_for(options: &AgentOptions, process: &ProcessId, uid: u32, grant: Grant) -> (Token, u64) {
-    let now = unix_ms() / 1000;
+    let now = clock::unix_now_s();
     let expires = now + TOKEN_LIFETIME_S;
     let claims = TokenClaims {
         role: Role::Process,

@@ -384,7 +384,7 @@ impl Policy {
 
     /// SHA-256 of the canonical JSON, in 64 hex digits.
     pub fn hash(&self) -> String {
-        sha256(&self.to_json())
+        sha256(self.to_json())
     }
 
     /// What is different in `new`, in lines for people: `+` added, `-` removed, `~` changed.
@@ -418,9 +418,9 @@ impl Policy {
     }
 }
 
-/// SHA-256 of a text, in 64 hex digits.
-pub fn sha256(text: &str) -> String {
-    Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+/// SHA-256 in 64 hex digits.
+pub fn sha256(bytes: impl AsRef<[u8]>) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 const fn yes() -> bool {

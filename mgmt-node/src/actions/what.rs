@@ -2,7 +2,6 @@
 
 use axum::http::{Method, Uri};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 /// Longest text, in characters.
 const LEN_MAX: usize = 300;
@@ -34,8 +33,7 @@ pub(super) fn of(method: &Method, uri: &Uri, body: &[u8]) -> String {
 }
 
 fn hash(body: &[u8]) -> String {
-    let digest: String = Sha256::digest(body).iter().map(|octet| format!("{octet:02x}")).collect();
-    format!("{} bytes, sha256 {digest}", body.len())
+    format!("{} bytes, sha256 {}", body.len(), csp_policy::sha256(body))
 }
 
 /// What the query says beside the generation, which has a field of its own.

@@ -21,7 +21,6 @@ const OWN_NAME: &str = "field_";
 pub(super) struct Syslog {
     facility: Facility,
     data_id: String,
-    len_max: usize,
     to: Target,
     sender: Arc<Mutex<Sender>>,
 }
@@ -31,7 +30,6 @@ impl Syslog {
         Syslog {
             facility: section.facility,
             data_id: section.structured_data_id.clone(),
-            len_max: section.to.len_max(),
             to: section.to.clone(),
             sender: Arc::new(Mutex::new(Sender::new(section.to.clone()))),
         }
@@ -71,7 +69,7 @@ impl Syslog {
         let head = Head { facility, level, time_ms, host, application, process: None, kind };
         let mut data = std::iter::once(("count".to_owned(), missed.to_string()));
         let text = format!("{missed} events before the next one were no longer kept");
-        syslog::write(out, self.len_max, &head, Some((&self.data_id, &mut data)), &text);
+        syslog::write(out, self.to.len_max(), &head, Some((&self.data_id, &mut data)), &text);
     }
 
     fn write(&self, event: &Event, out: &mut String) {
@@ -102,7 +100,7 @@ impl Syslog {
         let fields: Vec<_> = event.fields.iter().take(FIELDS_MAX).map(field).collect();
         let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
         let mut data = own.chain(fields);
-        syslog::write(out, self.len_max, &head, Some((&self.data_id, &mut data)), &event.text);
+        syslog::write(out, self.to.len_max(), &head, Some((&self.data_id, &mut data)), &event.text);
     }
 }
 

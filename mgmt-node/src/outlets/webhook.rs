@@ -1,17 +1,18 @@
 //! A receiver of events over HTTP, signed as the Standard Webhooks specification has it.
 
 use std::error::Error as _;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use csp_api::events::Page;
+use csp_daemon::clock::unix_now_s;
 use csp_daemon::private_file;
 use csp_identity::{ExpectedServer, client_config, web_client_config};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Client, Response, StatusCode, Url};
-use sha2::{Digest as _, Sha256};
+use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use super::Failure;
@@ -82,7 +83,7 @@ impl Webhook {
         if body.len() > BODY_LEN_MAX && page.events.len() > 1 {
             return Err(Failure::refused(format!("{} bytes are too many at once", body.len())));
         }
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs().to_string();
+        let seconds = unix_now_s().to_string();
         let mut request = self.client.post(self.url.clone()).header(CONTENT_TYPE, "application/json");
         request = request.header("webhook-id", &id).header("webhook-timestamp", &seconds);
         if let Some(secret) = &self.secret {
@@ -145,9 +146,7 @@ async fn drain(mut answer: Response) {
 
 /// Returns the id of a message with these events: the same when it is sent again.
 fn message_id(events: &[u8]) -> String {
-    let digest = Sha256::digest(events);
-    let hex: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    format!("events_{hex}")
+    format!("events_{}", &csp_policy::sha256(events)[..32])
 }
 
 /// Returns the signature of a message: `v1,` and the HMAC-SHA256 of `ID.TIMESTAMP.BODY` in base64.

@@ -18,11 +18,11 @@ fn mixed(old: &Path, programs: &[&str], into: &Path) {
     let _ = fs::remove_dir_all(into);
     fs::create_dir_all(into).unwrap();
     let own = testing::binaries().unwrap();
-    for entry in fs::read_dir(&own).unwrap() {
-        let (entry, name) = (entry.as_ref().unwrap().path(), entry.as_ref().unwrap().file_name());
+    for entry in fs::read_dir(&own).unwrap().map(Result::unwrap) {
+        let (path, name) = (entry.path(), entry.file_name());
         let is_old = programs.iter().any(|program| *program == name);
-        if entry.is_file() && !is_old {
-            symlink(&entry, into.join(&name)).unwrap();
+        if path.is_file() && !is_old {
+            symlink(&path, into.join(&name)).unwrap();
         }
     }
     for program in programs {

@@ -108,6 +108,11 @@ impl Sender {
         Sender { target, socket: None }
     }
 
+    /// Returns where it sends.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
     /// Sends a message. Waits up to a second for room in the receiver's queue (a Unix socket); over UDP
     /// nobody says whether it arrives.
     pub fn send(&mut self, message: &[u8]) -> io::Result<()> {

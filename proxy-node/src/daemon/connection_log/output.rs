@@ -60,15 +60,14 @@ impl Output {
 pub(super) struct Messages {
     sender: Sender,
     facility: Facility,
-    len_max: usize,
     line: Vec<u8>,
     message: String,
 }
 
 impl Messages {
     fn new(section: &SyslogSection) -> Messages {
-        let (sender, len_max) = (Sender::new(section.to.clone()), section.to.len_max());
-        Messages { sender, facility: section.facility, len_max, line: Vec::new(), message: String::new() }
+        let sender = Sender::new(section.to.clone());
+        Messages { sender, facility: section.facility, line: Vec::new(), message: String::new() }
     }
 
     /// Sends one record. Waits up to a second for room.
@@ -82,7 +81,7 @@ impl Messages {
         line::write(&mut self.line, style, times, ended)?;
         let head = Head {
             facility: self.facility,
-            level: if ended.end.code().ends_with('-') { Level::Info } else { Level::Notice },
+            level: if ended.end.is_well() { Level::Info } else { Level::Notice },
             time_ms: times.unix_ms(ended.ended),
             host: style.node.as_str(),
             application: APPLICATION,
@@ -90,7 +89,7 @@ impl Messages {
             kind: KIND,
         };
         let text = String::from_utf8_lossy(&self.line);
-        syslog::write(&mut self.message, self.len_max, &head, None, &text);
+        syslog::write(&mut self.message, self.sender.target().len_max(), &head, None, &text);
         self.sender.send(self.message.as_bytes())
     }
 }
