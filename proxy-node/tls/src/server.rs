@@ -1,0 +1,102 @@
+//! What a service offers: versions, application protocols, certificates.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::server::ProducesTickets;
+use rustls::version::{TLS12, TLS13};
+
+use super::certificates::ByServerName;
+use super::{Certificate, CertificateError};
+
+/// A version of the protocol.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum TlsVersion {
+    /// RFC 5246, with ciphers that authenticate and keys that are forward secret.
+    #[default]
+    Tls12,
+    /// RFC 8446.
+    Tls13,
+}
+
+/// Why a service cannot offer what it is to offer.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// There is no certificate.
+    #[error("no certificate")]
+    NoCertificate,
+    /// A certificate cannot be used.
+    #[error("certificate {name}: {error}")]
+    Certificate {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        error: CertificateError,
+    },
+    /// The provider of cryptography does not have what the versions need.
+    #[error("{0}")]
+    Provider(String),
+}
+
+/// What a service offers. Sessions share it.
+#[derive(Clone)]
+pub struct ServerTls {
+    config: Arc<ServerConfig>,
+}
+
+impl ServerTls {
+    /// Makes it from certificates, of which the first is for clients that name none of the others' names, or
+    /// none at all. `protocols` (ALPN, RFC 7301) are in the order of preference; none: any client is
+    /// accepted.
+    ///
+    /// # Errors
+    /// If there is no certificate, or the provider lacks what a version needs.
+    pub fn new(
+        provider: Arc<CryptoProvider>,
+        certificates: &[Certificate],
+        least: TlsVersion,
+        protocols: &[String],
+        tickets: Option<Arc<dyn ProducesTickets>>,
+    ) -> Result<Self, ConfigError> {
+        let resolver = ByServerName::new(certificates).ok_or(ConfigError::NoCertificate)?;
+        let versions: &[_] = match least {
+            TlsVersion::Tls12 => &[&TLS13, &TLS12],
+            TlsVersion::Tls13 => &[&TLS13],
+        };
+        let config = ServerConfig::builder_with_provider(provider).with_protocol_versions(versions);
+        let config = config.map_err(|error| ConfigError::Provider(error.to_string()))?;
+        let mut config = config.with_no_client_auth().with_cert_resolver(Arc::new(resolver));
+        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        // 0-RTT can be replayed.
+        config.max_early_data_size = 0;
+        config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+        match tickets {
+            Some(tickets) => config.ticketer = tickets,
+            None => config.send_tls13_tickets = 0,
+        }
+        Ok(ServerTls { config: Arc::new(config) })
+    }
+
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.config)
+    }
+}
+
+impl PartialEq for ServerTls {
+    /// Whether sessions of one are sessions of the other.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.config, &other.config)
+    }
+}
+
+impl Eq for ServerTls {}
+
+impl fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerTls")
+            .field("protocols", &self.config.alpn_protocols.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,399 @@
+//! One connection's TLS session, at the server's end.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
+use rustls::{AlertDescription, Error};
+
+use super::ServerTls;
+
+/// A record's header: type, version, length (RFC 8446 §5.1).
+const HEADER_LEN: usize = 5;
+/// Largest payload of an encrypted record (RFC 5246 §6.2.3, which allows more than RFC 8446 §5.2).
+const PAYLOAD_MAX: usize = (1 << 14) + 2048;
+/// Largest number of plaintext bytes in one record (RFC 8446 §5.1).
+const PLAINTEXT_MAX: usize = 1 << 14;
+/// Room beside its plaintext for a record: header, explicit nonce, tag, the type of its content, and the key
+/// update that may precede it.
+const OVERHEAD: usize = HEADER_LEN + 8 + 16 + 1 + 64;
+/// Smallest room for which a record is made, unless all that waits fits into less.
+const RECORD_MIN: usize = 1024;
+/// Plaintext bytes that are kept although they are encrypted: so much is moved at once.
+const WRITTEN_KEPT: usize = 64 * 1024;
+/// Largest part of a handshake that waits to be joined or sent, in bytes: longer chains of certificates are
+/// refused.
+const HANDSHAKE_MAX: usize = 64 * 1024;
+
+/// Why a session failed. An alert for the peer waits to be sent where the protocol has one.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+pub enum Failure {
+    /// The peer violated the protocol, or both have nothing in common.
+    #[error("{0}")]
+    Protocol(Error),
+    /// The peer's connection ended without close_notify (RFC 8446 §6.1): bytes may be missing.
+    #[error("the stream ended without close_notify")]
+    Truncated,
+    /// The keys may encrypt no more.
+    #[error("the session's keys are used up")]
+    KeysUsedUp,
+}
+
+/// Records that were sent and are not acknowledged.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    /// Position of the record's end in the stream of ciphertext.
+    end: u64,
+    /// Plaintext bytes in it.
+    plaintext: u32,
+}
+
+/// A session.
+pub struct Session {
+    connection: UnbufferedServerConnection,
+    /// Ciphertext that is being processed: at most a record, and parts of a handshake message that is longer.
+    incoming: Vec<u8>,
+    /// The plaintext of one record, of which `read` bytes were consumed.
+    plaintext: Vec<u8>,
+    read: usize,
+    /// Plaintext to be encrypted, of which `encrypted` bytes were.
+    written: Vec<u8>,
+    encrypted: usize,
+    /// What the protocol itself has to send.
+    handshake: Vec<u8>,
+    /// Number of ciphertext bytes given out, and the records among them that are not acknowledged.
+    sent: u64,
+    records: VecDeque<Sent>,
+    /// Plaintext bytes in those records.
+    in_flight: u64,
+    established: bool,
+    closed_by_peer: bool,
+    closing: bool,
+    closed: bool,
+    failure: Option<Failure>,
+}
+
+impl Session {
+    /// Begins a session. `None` if the configuration permits none.
+    #[must_use]
+    pub fn new(tls: &ServerTls) -> Option<Self> {
+        let connection = UnbufferedServerConnection::new(tls.config()).ok()?;
+        Some(Session {
+            connection,
+            incoming: Vec::new(),
+            plaintext: Vec::new(),
+            read: 0,
+            written: Vec::new(),
+            encrypted: 0,
+            handshake: Vec::new(),
+            sent: 0,
+            records: VecDeque::new(),
+            in_flight: 0,
+            established: false,
+            closed_by_peer: false,
+            closing: false,
+            closed: false,
+            failure: None,
+        })
+    }
+}
+
+impl fmt::Debug for Session {
+    /// Without keys and contents.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("established", &self.established)
+            .field("readable", &self.readable())
+            .field("pending", &self.pending())
+            .field("failure", &self.failure)
+            .finish_non_exhaustive()
+    }
+}
+
+/// From the peer.
+impl Session {
+    /// Returns the length of the next record if all of it is there, and it can be [taken](Self::take_record):
+    /// no plaintext waits to be read. `available` bytes have arrived, and `header` has the first of them.
+    #[must_use]
+    pub fn next_record<'a>(&self, available: usize, header: impl Iterator<Item = &'a [u8]>) -> Option<usize> {
+        if available < HEADER_LEN || self.readable() > 0 || self.closed_by_peer || self.failure.is_some() {
+            return None;
+        }
+        let mut bytes = [0; HEADER_LEN];
+        for (to, from) in bytes.iter_mut().zip(header.flatten()) {
+            *to = *from;
+        }
+        match record_len(bytes) {
+            // rustls says what is wrong with it.
+            None => Some(HEADER_LEN),
+            Some(len) => Some(len).filter(|len| *len <= available),
+        }
+    }
+
+    /// Processes the bytes of one record.
+    pub fn take_record<'a>(&mut self, record: impl Iterator<Item = &'a [u8]>) {
+        record.for_each(|slice| self.incoming.extend_from_slice(slice));
+        if self.incoming.len() > HANDSHAKE_MAX {
+            let error = Error::General("a message of the handshake is too long".into());
+            self.failure.get_or_insert(Failure::Protocol(error));
+            return;
+        }
+        self.process();
+    }
+
+    /// Reports that no more ciphertext follows what was [taken](Self::take_record).
+    pub fn stream_ended(&mut self) {
+        if !self.closed_by_peer && self.failure.is_none() {
+            self.failure = Some(Failure::Truncated);
+        }
+    }
+
+    /// Returns the number of decrypted bytes that are not consumed.
+    #[inline]
+    #[must_use]
+    pub fn readable(&self) -> usize {
+        self.plaintext.len() - self.read
+    }
+
+    /// Returns the decrypted bytes.
+    #[inline]
+    #[must_use]
+    pub fn plaintext(&self) -> &[u8] {
+        &self.plaintext[self.read..]
+    }
+
+    /// Removes the first `len` decrypted bytes.
+    pub fn consume(&mut self, len: usize) {
+        self.read += len.min(self.readable());
+        if self.readable() == 0 {
+            // An idle session holds no memory for records.
+            (self.plaintext, self.read) = (Vec::new(), 0);
+        }
+    }
+
+    /// Returns whether the handshake is complete.
+    #[inline]
+    #[must_use]
+    pub fn is_established(&self) -> bool {
+        self.established
+    }
+
+    /// Returns whether the peer has ended its stream, by close_notify: nothing follows the readable bytes.
+    #[inline]
+    #[must_use]
+    pub fn is_closed_by_peer(&self) -> bool {
+        self.closed_by_peer
+    }
+
+    /// Returns why the session failed, if it has.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
+    /// Runs the protocol until it needs more from the peer, or has plaintext.
+    fn process(&mut self) {
+        if matches!(self.failure, Some(Failure::Protocol(_))) {
+            return; // its alert waits already, and rustls would find the same record wrong again
+        }
+        loop {
+            let UnbufferedStatus { mut discard, state } =
+                self.connection.process_tls_records(&mut self.incoming);
+            let mut goes_on = true;
+            match state {
+                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                    while let Some(record) = traffic.next_record() {
+                        match record {
+                            Ok(record) => {
+                                self.plaintext.extend_from_slice(record.payload);
+                                discard += record.discard;
+                            }
+                            Err(error) => {
+                                self.failure = Some(Failure::Protocol(error));
+                                break;
+                            }
+                        }
+                    }
+                    goes_on = self.plaintext.is_empty();
+                }
+                Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                    let at = self.handshake.len();
+                    if let Err(EncodeError::InsufficientSize(size)) = data.encode(&mut []) {
+                        self.handshake.resize(at + size.required_size, 0);
+                        let _ = data.encode(&mut self.handshake[at..]); // its size is what was asked for
+                    }
+                    goes_on = self.failure.is_none() || self.connection.wants_write();
+                }
+                Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
+                Ok(ConnectionState::PeerClosed) => self.closed_by_peer = true,
+                Ok(ConnectionState::WriteTraffic(_)) => {
+                    self.established = true;
+                    goes_on = false;
+                }
+                // 0-RTT is off, and later states are unknown.
+                Ok(_) => goes_on = false,
+                Err(error) => {
+                    self.failure.get_or_insert(Failure::Protocol(error));
+                    goes_on = self.connection.wants_write(); // an alert
+                }
+            }
+            self.incoming.drain(..discard.min(self.incoming.len()));
+            if self.handshake.len() > HANDSHAKE_MAX {
+                self.failure.get_or_insert(Failure::Protocol(Error::General("too much to send".into())));
+                goes_on = false;
+            }
+            if !goes_on {
+                break;
+            }
+        }
+        if self.incoming.is_empty() {
+            self.incoming = Vec::new();
+        }
+    }
+}
+
+/// To the peer.
+impl Session {
+    /// Adds plaintext to what is to be encrypted.
+    pub fn write(&mut self, bytes: &[u8]) {
+        if !self.closing {
+            self.written.extend_from_slice(bytes);
+        }
+    }
+
+    /// Ends the stream to the peer, by close_notify after what was written.
+    pub fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// Returns whether there is something to [encrypt](Self::encrypt).
+    #[inline]
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        !self.handshake.is_empty()
+            || self.is_writable() && (self.pending() > 0 || self.closing && !self.closed)
+    }
+
+    /// Returns the number of written bytes that are not encrypted.
+    #[inline]
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.written.len() - self.encrypted
+    }
+
+    /// Returns the number of written bytes that the peer has not acknowledged. `queued` is the number of
+    /// ciphertext bytes that were given out and that it has not acknowledged.
+    #[must_use]
+    pub fn unacknowledged(&self, queued: u64) -> u64 {
+        let acknowledged = self.sent.saturating_sub(queued);
+        let done = self.records.iter().take_while(|record| record.end <= acknowledged);
+        let done: u64 = done.map(|record| u64::from(record.plaintext)).sum();
+        self.in_flight - done + self.pending() as u64
+    }
+
+    /// Forgets the records that the peer has acknowledged. `queued` as for
+    /// [`unacknowledged`](Self::unacknowledged).
+    pub fn acknowledged(&mut self, queued: u64) {
+        let acknowledged = self.sent.saturating_sub(queued);
+        while let Some(record) = self.records.pop_front_if(|record| record.end <= acknowledged) {
+            self.in_flight -= u64::from(record.plaintext);
+        }
+    }
+
+    /// Appends at most `room` bytes of ciphertext to `out`: what the protocol has to send, then what was
+    /// written.
+    pub fn encrypt(&mut self, room: usize, out: &mut Vec<u8>) {
+        self.process(); // what answers the peer's messages precedes what was written
+        let first = self.handshake.len().min(room);
+        out.extend(self.handshake.drain(..first));
+        if self.handshake.is_empty() {
+            self.handshake = Vec::new();
+        }
+        self.sent += first as u64;
+        let mut left = room - first;
+        while self.handshake.is_empty() && self.is_writable() {
+            let wanted = self.pending().min(PLAINTEXT_MAX);
+            let len = wanted.min(left.saturating_sub(OVERHEAD));
+            if wanted == 0 || len < wanted.min(RECORD_MIN) {
+                break;
+            }
+            let Some(taken) = self.encrypt_record(len, out) else { break };
+            left = left.saturating_sub(taken);
+        }
+        if self.encrypted >= WRITTEN_KEPT {
+            self.written.drain(..self.encrypted);
+            self.encrypted = 0;
+        }
+        if self.pending() == 0 {
+            (self.written, self.encrypted) = (Vec::new(), 0);
+            if self.closing && !self.closed && self.is_writable() && left >= OVERHEAD + 2 {
+                self.closed = self.close_notify(out).is_some() || self.failure.is_some();
+            }
+        }
+    }
+
+    fn is_writable(&self) -> bool {
+        self.established && !matches!(self.failure, Some(Failure::Protocol(_) | Failure::KeysUsedUp))
+    }
+
+    /// Encrypts the next `len` bytes as one record; returns its length.
+    fn encrypt_record(&mut self, len: usize, out: &mut Vec<u8>) -> Option<usize> {
+        let (from, at) = (self.encrypted, out.len());
+        out.resize(at + len + OVERHEAD, 0);
+        let UnbufferedStatus { discard: 0, state: Ok(ConnectionState::WriteTraffic(mut traffic)) } =
+            self.connection.process_tls_records(&mut self.incoming)
+        else {
+            out.truncate(at);
+            return None;
+        };
+        match traffic.encrypt(&self.written[from..from + len], &mut out[at..]) {
+            Ok(taken) => {
+                out.truncate(at + taken);
+                self.encrypted += len;
+                self.sent += taken as u64;
+                self.in_flight += len as u64;
+                self.records.push_back(Sent { end: self.sent, plaintext: len as u32 });
+                Some(taken)
+            }
+            Err(_) => {
+                out.truncate(at);
+                self.failure.get_or_insert(Failure::KeysUsedUp);
+                None
+            }
+        }
+    }
+
+    fn close_notify(&mut self, out: &mut Vec<u8>) -> Option<usize> {
+        let at = out.len();
+        out.resize(at + OVERHEAD + 2, 0);
+        let status = self.connection.process_tls_records(&mut self.incoming);
+        let written = match status.state {
+            Ok(ConnectionState::WriteTraffic(mut traffic)) => traffic.queue_close_notify(&mut out[at..]).ok(),
+            _ => None,
+        };
+        out.truncate(at + written.unwrap_or(0));
+        self.sent += written.unwrap_or(0) as u64;
+        written
+    }
+}
+
+/// Returns the length of a record with its header; `None` if this is the header of none.
+fn record_len(header: [u8; HEADER_LEN]) -> Option<usize> {
+    let [kind, major, _, high, low] = header;
+    let payload = usize::from(u16::from_be_bytes([high, low]));
+    // change_cipher_spec, alert, handshake, application_data
+    let is_record = (20..=23).contains(&kind) && major == 3 && payload <= PAYLOAD_MAX;
+    is_record.then_some(HEADER_LEN + payload)
+}
+
+impl Failure {
+    /// Returns the alert that the peer has sent, if that is the reason.
+    #[must_use]
+    pub fn received_alert(&self) -> Option<AlertDescription> {
+        match self {
+            Failure::Protocol(Error::AlertReceived(alert)) => Some(*alert),
+            _ => None,
+        }
+    }
+}
