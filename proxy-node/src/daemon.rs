@@ -8,6 +8,7 @@
 
 mod admin;
 mod applied;
+mod certificates;
 mod channels;
 pub mod config;
 mod connection_log;

@@ -28,6 +28,7 @@ impl Policy {
             check_unicast(service.vip, &format!("{at}.vip"), problems);
             crate::servers::check_pool(&mut reach, service, &at, problems);
             check_balancers(self, service, &at, problems);
+            service.tls.iter().for_each(|tls| tls.check(service, &at, problems));
         }
         crate::forward::check(self, problems);
         crate::servers::check_names(self, problems);

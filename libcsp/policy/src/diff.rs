@@ -124,6 +124,8 @@ fn changes(old: &Service, new: &Service, lines: &mut Vec<String>) {
     change("backlog.time_s", old.backlog.time_s.to_string(), new.backlog.time_s.to_string());
     let networks = |networks: &[Prefix]| format!("[{}]", list(networks));
     change("accept_proxy_from", networks(&old.accept_proxy_from), networks(&new.accept_proxy_from));
+    let tls = |tls: &Option<crate::ServiceTls>| tls.as_ref().map_or("none".to_owned(), |tls| tls.summary());
+    change("tls", tls(&old.tls), tls(&new.tls));
     let (was, is) = (&old.servers, &new.servers);
     let timeout = |ms: u32| format!("{ms} ms");
     change("servers.balance", format!("{:?}", was.balance), format!("{:?}", is.balance));

@@ -213,6 +213,7 @@ impl Channel {
             via: Via::Proxy,
             pool: self.pool.iter().copied().map(Server::from).collect(),
             accept_proxy_from: Vec::new(),
+            tls: None,
             servers: ServerOptions::default(),
             tcp: self.tcp,
             backlog: Backlog::default(),

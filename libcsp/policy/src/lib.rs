@@ -35,6 +35,7 @@ mod redact;
 mod requests;
 mod servers;
 mod sources;
+mod tls;
 mod vip_groups;
 mod warnings;
 
@@ -81,6 +82,7 @@ pub use servers::{
     AllDown, Balance, HttpCheck, ProxyProtocol, Reach, Server, ServerCheck, ServerHost, ServerOptions,
     TlsCheck, WEIGHT_MAX,
 };
+pub use tls::{ServiceTls, TLS_ALPN_MAX, TLS_CERTIFICATES_MAX, TlsVersion};
 pub use vip_groups::{GROUP_NETWORKS_MAX, GROUP_PREFERRED_MAX, VIP_GROUPS_MAX, VipGroup};
 
 /// The only `apiVersion` this build understands.
@@ -213,6 +215,9 @@ pub struct Service {
     /// or 2, which names the client.
     #[serde(default, with = "serde_prefixes", skip_serializing_if = "Vec::is_empty")]
     pub accept_proxy_from: Vec<Prefix>,
+    /// TLS of its clients, which ends at the proxies. Absent: their bytes are passed on as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<ServiceTls>,
     /// How the plain servers of the pool are reached.
     #[serde(default, skip_serializing_if = "framing::is_default")]
     pub servers: ServerOptions,

@@ -268,6 +268,7 @@ fn pass_on(
 ) -> Outcome {
     match cx.ends(label) {
         Some(Ends::Tcp(client, application)) => pass_on_to(service, client, application, bytes, buffer),
+        Some(Ends::Tls(client, application)) => pass_on_to(service, client, application, bytes, buffer),
         Some(Ends::Loop(client, application)) => {
             match pass_on_to(service, client, application, bytes, buffer) {
                 Outcome::PassedOn | Outcome::Over => Outcome::PassedOnInHairpin,

@@ -8,8 +8,8 @@
 //!                                                   └─────── TCP engine
 //! ```
 //! Bytes and room pass [`ClientEnd`](crate::service::ClientEnd). No other part ends a connection at the
-//! engine or processes the engine's events: a layer that ends and reports in its own way, such as TLS, stands
-//! here.
+//! engine or processes the engine's events: TLS, which ends and reports in its own way, stands here
+//! ([`tls`](crate::tls)).
 
 use csp_tcp::{Event, FailReason, Stack};
 use csp_types::{FlowLabel, FourTuple, Instant};
@@ -77,7 +77,9 @@ impl<O> Context<'_, O> {
             Event::Established { passive: false, .. } => ClientEvent::Opened,
             Event::Readable | Event::Writable => ClientEvent::Changed,
             Event::PeerFinished => {
-                if let Some(flow) = self.flows.get_mut(label) {
+                if self.tls.peer_finished(label) {
+                    // The session says whether the stream has ended, or was cut off.
+                } else if let Some(flow) = self.flows.get_mut(label) {
                     flow.client_finished = true;
                     match flow.stage {
                         Stage::Joined(Joint { peer, member: None }) => {
@@ -113,7 +115,7 @@ impl<O> Context<'_, O> {
 
     /// Returns the number of the client's bytes that are unread.
     pub(crate) fn unread(&self, label: FlowLabel) -> usize {
-        self.tcp.readable(label)
+        self.tcp.readable(label) + self.tls.held(label).0
     }
 
     /// Returns the reason code of a connection that has failed while bytes of it are unread.
@@ -123,7 +125,8 @@ impl<O> Context<'_, O> {
 
     /// Returns the number of written bytes that the client has not acknowledged.
     pub(crate) fn queued_to_client(&self, label: FlowLabel) -> u32 {
-        self.tcp.info(label).map_or(0, |info| info.send_queue as u32)
+        let pending = self.tls.held(label).1 as u32;
+        self.tcp.info(label).map_or(0, |info| info.send_queue as u32).saturating_add(pending)
     }
 }
 
@@ -131,7 +134,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Ends the stream to the client after the written bytes. The client can continue to send.
     pub(super) fn shutdown_client(&mut self, label: FlowLabel) {
         match self.cx.flows.is_inner(label) {
-            false => self.cx.tcp.shutdown(self.cx.now, label),
+            false => self.cx.shutdown_stream(label),
             true if self.cx.hairpin.is_of(label) => self.finish_hairpin(label),
             true => self.upstream_finished(label),
         }
@@ -146,7 +149,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         if self.cx.upstreams.is_of(label) {
             return self.upstream_ended(label, Ended::Closed);
         }
-        self.cx.tcp.close(self.cx.now, label);
+        self.cx.close_stream(label);
         self.leave_to_engine(label);
     }
 
@@ -157,7 +160,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
         if let Some(peer) = self.cx.hairpin.peer(label) {
             self.reset_peer(peer);
-        } else if self.cx.tcp.reset(self.cx.now, label) {
+        } else if self.cx.reset_stream(label) {
             return self.leave_to_engine(label);
         }
         self.remove_flow(label);

@@ -106,12 +106,12 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         Ok(())
     }
 
-    /// Returns the resources that are free for further connections, of which those that wait for a header are
-    /// no flows yet. Half-open connections of clients count as
+    /// Returns the resources that are free for further connections, of which those that wait for a header, or
+    /// for the end of their handshake, are no flows yet. Half-open connections of clients count as
     /// free, since they are evicted.
     pub(super) fn free(&self) -> Amount {
         let inner = self.cx.hairpin.live() + self.cx.upstreams.live();
-        let live = self.cx.flows.len().saturating_sub(inner) + self.prefaces.len();
+        let live = self.cx.flows.len().saturating_sub(inner) + self.prefaces.len() + self.cx.tls.len().1;
         Amount {
             connections: self.cx.tcp.config().connections.saturating_sub(live),
             memory: self.pump.budget().free(),

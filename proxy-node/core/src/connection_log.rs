@@ -55,6 +55,8 @@ pub enum End {
     HalfClosed,
     /// There was no memory for it.
     NoMemory,
+    /// The handshake of TLS failed, or took too long.
+    Handshake,
     /// One end broke a protocol.
     Protocol,
     /// The proxy ended it for another reason, such as that its service is gone.
@@ -80,6 +82,7 @@ impl End {
             End::Stalled => "stalled",
             End::HalfClosed => "half_closed",
             End::NoMemory => "no_memory",
+            End::Handshake => "handshake",
             End::Protocol => "protocol",
             End::Proxy => "proxy",
         }
@@ -103,6 +106,7 @@ impl End {
             End::Stalled => "PM",
             End::HalfClosed => "PC",
             End::NoMemory => "PR",
+            End::Handshake => "CH",
             End::Protocol => "PX",
             End::Proxy => "PP",
         }

@@ -18,7 +18,8 @@ use super::preface::Prefaces;
 use super::pump::Pump;
 use super::recorder::Recorder;
 use super::servers::Calls;
-use super::service::{ApplicationEnd, TcpEnd};
+use super::service::{ApplicationEnd, TcpEnd, TlsEnd};
+use super::tls::Sessions;
 use super::tunnels::Tunnels;
 use super::upstream::Upstreams;
 use super::{Egress, Lane, ProxyOutput};
@@ -29,6 +30,7 @@ pub(crate) struct Context<'a, O> {
     pub(crate) now: Instant,
     pub(crate) flows: &'a mut FlowTable,
     pub(crate) tcp: &'a mut Stack,
+    pub(crate) tls: &'a mut Sessions,
     pub(crate) hairpin: &'a mut Hairpin,
     pub(crate) upstreams: &'a mut Upstreams,
     pub(crate) recorder: &'a mut Recorder,
@@ -38,6 +40,7 @@ pub(crate) struct Context<'a, O> {
 /// Both ends of a flow, by the type of the client's end.
 pub(crate) enum Ends<'a, O> {
     Tcp(TcpEnd<'a>, ApplicationEnd<'a, O>),
+    Tls(TlsEnd<'a>, ApplicationEnd<'a, O>),
     Loop(LoopEnd<'a>, ApplicationEnd<'a, O>),
     /// The client's end is a local service, which reads and writes by calls of its own.
     Upstream,
@@ -55,12 +58,13 @@ impl<O: ProxyOutput> Context<'_, O> {
     /// Returns both ends of a flow.
     #[inline]
     pub(crate) fn ends(&mut self, label: FlowLabel) -> Option<Ends<'_, O>> {
-        let Context { now, flows, tcp, hairpin, recorder, out, .. } = self;
+        let Context { now, flows, tcp, tls, hairpin, recorder, out, .. } = self;
         let is_inner = flows.is_inner(label);
         let (now, flow) = (*now, flows.get_mut(label)?);
-        let finished = flow.client_finished;
+        let (finished, secured) = (flow.client_finished, flow.secured);
         let application: ApplicationEnd<'_, O> = ApplicationEnd { now, flow, recorder, out };
         Some(match is_inner {
+            false if secured => Ends::Tls(TlsEnd { now, label, tcp, tls }, application),
             false => Ends::Tcp(TcpEnd { now, label, finished, tcp }, application),
             true if hairpin.is_of(label) => Ends::Loop(LoopEnd { label, hairpin }, application),
             true => Ends::Upstream,

@@ -66,6 +66,12 @@ pub struct Counters {
     pub drop_not_taken_over: u64,
     /// Connections of balancers in front that did not begin with a header of the PROXY protocol.
     pub proxy_headers_refused: u64,
+    /// Handshakes of TLS that were completed.
+    pub tls_handshakes: u64,
+    /// Those that failed, or took too long.
+    pub tls_handshakes_failed: u64,
+    /// Connections whose session failed later: a violation of the protocol, or an end without close_notify.
+    pub tls_sessions_failed: u64,
     /// Connections dropped because no process of their service listened.
     pub drop_no_server: u64,
     /// Connections dropped because no listening process accepted them within the backlog's time limit.

@@ -22,6 +22,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             match event {
                 ClientEvent::Connected { service, tuple } => self.client_connected(label, service, tuple),
                 ClientEvent::Changed if self.prefaces.has(label) => self.read_header(label),
+                ClientEvent::Changed if self.cx.tls.has(label) => self.session_changed(label),
                 ClientEvent::Opened => self.active_open_done(label),
                 ClientEvent::Changed => self.pump.enqueue(self.cx.flows, label),
                 ClientEvent::Closed => self.client_closed(label),
@@ -59,16 +60,25 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             return;
         };
         self.cx.tcp.set_send_capacity(label, window);
+        if !self.begin_handshake(label, service, tuple, window) {
+            self.serve_client(label, service, tuple, window);
+        }
+        self.keep_reserve();
+    }
+
+    /// Serves a client's connection whose bytes are its service's from now on.
+    pub(super) fn serve_client(&mut self, label: FlowLabel, service: u32, tuple: FourTuple, window: u32) {
+        let (now, secured) = (self.cx.now, self.cx.tls.has(label));
+        let counted = self.dispatcher.counted(service);
         let arrived = self.dispatcher.next_arrival();
         let flow = new_flow(now, (label, tuple), service, Stage::Pending, window);
-        self.admit(Flow { arrived, counted, ..flow });
+        self.admit(Flow { arrived, counted, secured, ..flow });
         self.cx.recorder.services.opened(counted);
         if self.cx.recorder.log.is_on() {
             let handshake = self.cx.tcp.figures(label).srtt_us;
             self.cx.recorder.log.began(label, handshake);
         }
         self.find_application(label, service, tuple);
-        self.keep_reserve();
     }
 
     /// Passes a new connection to the local service at its address, or to a process of its pool.
@@ -120,6 +130,11 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     fn client_closed(&mut self, label: FlowLabel) {
         self.cx.recorder.counters.connections_closed += 1;
         self.prefaces.forget(label);
+        self.forget_handshake(label);
+        if self.cx.tls.is_cut_off(label) {
+            self.cx.flows.ends(label, End::ClientReset);
+            return self.fail(label, reason::CONNECTION_RESET);
+        }
         if self.is_cut_off(label, Towards::Application) {
             self.cx.flows.ends(label, End::Protocol);
             return self.fail(label, reason::INVALID);
@@ -160,6 +175,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
 
     fn client_failed(&mut self, label: FlowLabel, code: u32) {
         self.prefaces.forget(label);
+        self.forget_handshake(label);
         match self.cx.flows.get(label).map(|flow| flow.stage) {
             Some(Stage::Called(client)) => return self.call_failed(label, client, code),
             Some(Stage::Checking(member)) => return self.check_failed(label, member, code),
@@ -238,6 +254,7 @@ pub(super) fn new_flow(
         withdrawals: 0,
         calls: 0,
         between: false,
+        secured: false,
         queued: false,
         bytes_to_app: 0,
         bytes_from_app: 0,

@@ -130,6 +130,8 @@ pub struct Flow {
     pub calls: u8,
     /// A service between both ends examines its bytes ([`Between`](crate::service::between::Between)).
     pub between: bool,
+    /// Its client's connection is one of TLS.
+    pub secured: bool,
     /// Whether it is in the list of flows to pump.
     pub queued: bool,
     /// Bytes sent to the application.

@@ -146,14 +146,17 @@ fn choose(sample: &[Candidate], examined: usize, now: Instant) -> Option<FlowLab
 
 impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Resets connections of idle clients if the table is nearly full, before them those of balancers that
-    /// have sent no header. Half-open connections do not count:
+    /// have sent no header, and handshakes of TLS. Half-open connections do not count:
     /// they give way to cookies.
     pub(super) fn keep_reserve(&mut self) {
         for _ in 0..GIVE_WAY_MAX {
             if RESERVE * self.free().connections >= self.idle.connections {
                 return;
             }
-            if !self.oldest_preface_gives_way() && !self.idle_gives_way() {
+            if !self.oldest_preface_gives_way()
+                && !self.oldest_handshake_gives_way()
+                && !self.idle_gives_way()
+            {
                 return;
             }
         }

@@ -47,6 +47,7 @@ pub mod service;
 mod service_counters;
 mod shares;
 mod snapshot;
+mod tls;
 mod tunnels;
 mod turn;
 mod upstream;
@@ -63,6 +64,7 @@ use csp_wire::tunnel::{Flags, Record};
 pub use application::Verdict;
 pub use connection_log::{End, EndedConnection};
 pub use counters::Counters;
+pub use csp_tls::{Certificate, ServerTls, TlsVersion};
 pub use dispatch::admission::Process;
 pub use dispatch::backlog::{BacklogLimits, NO_SERVER_GRACE};
 pub use dispatch::handover::HANDOVER_TIMEOUT;
@@ -92,6 +94,7 @@ use pump::Pump;
 use recorder::Recorder;
 use servers::Calls;
 use service::local::{LocalServices, NoLocalServices};
+use tls::Sessions;
 use tunnels::{Arrived, Tunnels};
 use upstream::Upstreams;
 
@@ -128,6 +131,7 @@ fn first_port_seed(secret: &[u8; 16]) -> u32 {
 #[derive(Debug)]
 pub struct ProxyCore<S = NoLocalServices> {
     tcp: Stack,
+    tls: Sessions,
     flows: FlowTable,
     hairpin: Hairpin,
     upstreams: Upstreams,
@@ -174,6 +178,7 @@ impl<S: LocalServices> ProxyCore<S> {
             idle: IdleClients::new(connections),
             calls: Calls::new(first_port_seed(&tcp.isn_secret) ^ u32::from(worker)),
             prefaces: Prefaces::default(),
+            tls: Sessions::new(first_index as usize, connections),
             recorder: Recorder::new(trace_events),
             tcp: Stack::new(tcp),
             local,
@@ -185,6 +190,7 @@ impl<S: LocalServices> ProxyCore<S> {
     fn turn<'a, O: ProxyOutput>(&'a mut self, now: Instant, out: &'a mut O) -> Turn<'a, O, S> {
         let ProxyCore {
             tcp,
+            tls,
             flows,
             hairpin,
             upstreams,
@@ -201,7 +207,7 @@ impl<S: LocalServices> ProxyCore<S> {
             ..
         } = self;
         Turn {
-            cx: Context { now, flows, tcp, hairpin, upstreams, recorder, out },
+            cx: Context { now, flows, tcp, tls, hairpin, upstreams, recorder, out },
             dispatcher,
             pump,
             egress,
@@ -403,8 +409,10 @@ impl<S: LocalServices> ProxyCore<S> {
             [self.hairpin.resets_deadline(), self.pump.failures_deadline(), self.upstreams.deadline()];
         let own =
             [pending, dispatcher.left_deadline(), dispatcher.offers_deadline()].into_iter().chain(resets);
-        let calls = [self.calls.deadline(), dispatcher.retry_deadline(), self.prefaces.deadline()];
+        let calls = [self.calls.deadline(), dispatcher.retry_deadline()];
+        let begins = [self.prefaces.deadline(), self.tls.deadline()];
         own.chain(calls)
+            .chain(begins)
             .chain([self.tcp.next_timeout(), self.local.next_timeout(), self.link.due()])
             .flatten()
             .min()

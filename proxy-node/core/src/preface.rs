@@ -121,10 +121,12 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                 let client = client.filter(of_family);
                 let remote = client.unwrap_or(tuple.remote);
                 self.client_begins(label, service, FourTuple { remote, ..tuple });
-                if let Some(flow) = self.cx.flows.get_mut(label) {
-                    flow.client_finished |= finished;
-                }
-                if finished {
+                if finished && self.cx.tls.peer_finished(label) {
+                    self.session_changed(label);
+                } else if finished {
+                    if let Some(flow) = self.cx.flows.get_mut(label) {
+                        flow.client_finished = true;
+                    }
                     self.cx.flows.ends(label, End::ClosedByClient);
                 }
             }

@@ -139,6 +139,41 @@ impl Pump {
     ) -> bool {
         let Some(flow) = cx.flows.get_mut(label) else { return false };
         flow.queued = false;
+        if flow.secured {
+            return self.pump_session(cx, local, link, label, front);
+        }
+        self.pump_bytes(cx, local, link, label, front)
+    }
+
+    /// Serves a flow whose client's connection is one of TLS.
+    fn pump_session(
+        &mut self,
+        cx: &mut Context<'_, impl ProxyOutput>,
+        local: &mut impl LocalServices,
+        link: &mut OutputLink,
+        label: FlowLabel,
+        front: bool,
+    ) -> bool {
+        cx.tls.flush_later(label); // an acknowledgement may have made room
+        cx.advance_session(label);
+        let moved = self.pump_bytes(cx, local, link, label, front);
+        if cx.advance_session(label) {
+            self.done.push_back((label, Step::Idle)); // it has failed
+        }
+        moved
+    }
+
+    /// Serves one flow, as [`pump_flow`](Self::pump_flow) found it.
+    #[inline]
+    fn pump_bytes(
+        &mut self,
+        cx: &mut Context<'_, impl ProxyOutput>,
+        local: &mut impl LocalServices,
+        link: &mut OutputLink,
+        label: FlowLabel,
+        front: bool,
+    ) -> bool {
+        let Some(flow) = cx.flows.get(label) else { return false };
         if flow.stage == Stage::Local {
             return self.pump_local(cx, local, link, label);
         }
@@ -186,6 +221,7 @@ impl Pump {
     ) -> Option<Progress> {
         Some(match cx.ends(label)? {
             Ends::Tcp(client, application) => self.serve(service, client, application, waits),
+            Ends::Tls(client, application) => self.serve(service, client, application, waits),
             Ends::Loop(client, application) => {
                 let progress = self.serve(service, client, application, waits);
                 self.looped(cx, label, progress.moved);
@@ -208,6 +244,7 @@ impl Pump {
         let step = local.serve(now, label, &mut ends, link);
         match cx.ends(label) {
             Some(Ends::Tcp(mut client, application)) => self.widen(&mut client, application.flow),
+            Some(Ends::Tls(mut client, application)) => self.widen(&mut client, application.flow),
             Some(Ends::Loop(..)) => self.looped(cx, label, matches!(step, Step::Moved | Step::Finish)),
             Some(Ends::Upstream) | None => {}
         }
@@ -247,6 +284,11 @@ impl Pump {
         if matches!(how, Step::Finish | Step::Close | Step::Reset) {
             self.done.push_back((label, how));
         }
+    }
+
+    /// Has what became of a flow noticed after this pass.
+    pub(crate) fn settle_later(&mut self, label: FlowLabel) {
+        self.done.push_back((label, Step::Idle));
     }
 
     /// Has the end of a server's stream, which was passed on, noticed after this pass.

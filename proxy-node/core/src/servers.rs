@@ -25,8 +25,8 @@ use super::context::{Context, Turn};
 use super::events::{NO_SERVICE, new_flow};
 use super::flow::{Call, Joint, Stage};
 use super::pump::Pump;
-use super::service::TcpEnd;
 use super::service::local::LocalServices;
+use super::service::{ClientEnd as _, TcpEnd, TlsEnd};
 use super::{ProxyOutput, reason};
 
 pub use checks::{CheckSpec, HttpCheck, Question};
@@ -297,7 +297,10 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         else {
             return;
         };
-        self.cx.tcp.shutdown(self.cx.now, peer);
+        match self.cx.tls.has(peer) {
+            false => self.cx.shutdown_stream(peer),
+            true => self.cx.close_stream(peer), // a client that ends its session need not end its connection
+        }
         if let Some(member) = member {
             self.dispatcher.release_plain((member, false));
         }
@@ -379,7 +382,12 @@ impl Pump {
     }
 
     fn pass<O: ProxyOutput>(&mut self, cx: &mut Context<'_, O>, from: FlowLabel, to: FlowLabel) -> bool {
-        let moved = cx.tcp.pass(cx.now, from, to, PASS_MAX);
+        let (is_from, is_to) = (cx.tls.has(from), cx.tls.has(to));
+        let moved = match is_from || is_to {
+            false => cx.tcp.pass(cx.now, from, to, PASS_MAX),
+            true if is_from => pass_plaintext(cx, from, to),
+            true => pass_to_session(cx, from, to),
+        };
         if moved > 0 {
             cx.recorder.counters.joined_bytes += moved as u64;
             if let Some(flow) = cx.flows.get_mut(to) {
@@ -388,25 +396,61 @@ impl Pump {
                 }
                 flow.bytes_from_app += moved as u64;
                 cx.recorder.services.sent(flow.counted, moved as u64);
-                let end = &mut TcpEnd { now: cx.now, label: to, finished: false, tcp: cx.tcp };
-                self.widen(end, flow);
+                let (now, label) = (cx.now, to);
+                match is_to {
+                    false => self.widen(&mut TcpEnd { now, label, finished: false, tcp: cx.tcp }, flow),
+                    true => self.widen(&mut TlsEnd { now, label, tcp: cx.tcp, tls: cx.tls }, flow),
+                }
             }
         }
-        let more = cx.tcp.readable(from) > 0;
+        if is_from && cx.advance_session(from) {
+            self.settle_later(from);
+        }
+        let more = match is_from {
+            false => cx.tcp.readable(from) > 0,
+            true => cx.tls.held(from).0 > 0,
+        };
         let Some(flow) = cx.flows.get_mut(from) else { return false };
         flow.bytes_to_app += moved as u64;
         cx.recorder.services.received(flow.counted, moved as u64);
         let ends = flow.client_finished && !more && !flow.shutdown_sent;
         if ends {
             flow.shutdown_sent = true;
-            cx.tcp.shutdown(cx.now, to);
-            if flow.service == NO_SERVICE {
+            let of_server = flow.service == NO_SERVICE;
+            cx.shutdown_stream(to);
+            if of_server {
                 self.end_later_of_server(from);
             }
         }
-        if more && moved == PASS_MAX {
+        if more && moved >= PASS_MAX {
             self.enqueue(cx.flows, from);
         }
         moved > 0 || ends
     }
+}
+
+/// Passes the plaintext of a client's session on to its server. Returns the number of bytes.
+fn pass_plaintext<O>(cx: &mut Context<'_, O>, from: FlowLabel, to: FlowLabel) -> usize {
+    let mut moved = 0;
+    while moved < PASS_MAX {
+        let Some(secured) = cx.tls.get_mut(from) else { break };
+        let plaintext = secured.session.plaintext();
+        let (wanted, written) = (plaintext.len(), cx.tcp.write(cx.now, to, plaintext));
+        secured.session.consume(written);
+        secured.advance(cx.tcp, cx.now);
+        moved += written;
+        if written == 0 || written < wanted {
+            break;
+        }
+    }
+    moved
+}
+
+/// Passes a server's bytes on to the session of its client. Returns the number of bytes.
+fn pass_to_session<O>(cx: &mut Context<'_, O>, from: FlowLabel, to: FlowLabel) -> usize {
+    let room = TlsEnd { now: cx.now, label: to, tcp: cx.tcp, tls: cx.tls }.room().min(PASS_MAX);
+    let Some(secured) = cx.tls.get_mut(to) else { return 0 };
+    cx.tcp.peek(from, room).for_each(|slice| secured.session.write(slice));
+    cx.tls.flush_later(to);
+    cx.tcp.consume(cx.now, from, room)
 }

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  client's end                      service                    application's end
-//!  [TcpEnd] or ── bytes, end ──────▶ ┌───────┐ ── DATA, SHUTDOWN ───▶ channel of a process
-//!  [LoopEnd]  ◀─ bytes, end, reset ─ │ Relay │ ◀─ DATA, CREDIT ──────
-//!                                    └───────┘
+//!  [TcpEnd],   ── bytes, end ──────▶ ┌───────┐ ── DATA, SHUTDOWN ───▶ channel of a process
+//!  [TlsEnd] or ◀─ bytes, end, reset ─ │ Relay │ ◀─ DATA, CREDIT ──────
+//!  [LoopEnd]                          └───────┘
 //! ```
 //! A service processes ordered bytes, room, the end of the stream and the time, but no packets, sequence
 //! numbers or messages of other flows. The pump calls it when something has changed at either end; it returns
@@ -34,6 +34,7 @@ pub mod both;
 pub mod local;
 mod relay;
 mod tcp_end;
+mod tls_end;
 pub mod upstream;
 
 use csp_tcp::Buffer;
@@ -49,6 +50,7 @@ use super::{ProxyOutput, reason};
 pub use super::hairpin::LoopEnd;
 pub use relay::Relay;
 pub use tcp_end::TcpEnd;
+pub use tls_end::TlsEnd;
 
 /// Largest DATA payload in bytes: one channel message with its headers fits a VI message.
 pub const DATA_MAX: usize = CHANNEL_MESSAGE_LEN_MAX - csp_wire::link::HEADER_LEN - MESSAGE_HEADER_LEN - 8;

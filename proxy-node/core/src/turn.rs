@@ -26,13 +26,15 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         for _ in 0..PASSES_MAX {
             self.dispatcher.serve_backlogs(&mut self.cx); // waiting connections come before new ones
             self.process_client_events();
+            let handshakes = self.advance_handshakes();
             self.dispatcher.serve_backlogs(&mut self.cx);
             self.call_servers();
             let pumped = self.pump.pump(&mut self.cx, self.local, self.link);
             let readied = self.settle_local() | self.serve_requests();
             self.settle_hairpins();
+            self.flush_sessions();
             let sent = self.tunnels.transmit(&mut self.cx) | self.share_link();
-            let more = pumped || readied || sent || self.dispatcher.is_readied();
+            let more = pumped || readied || sent || handshakes || self.dispatcher.is_readied();
             self.pump.set_unfinished(more);
             if !more {
                 return;
@@ -49,6 +51,10 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         while let Some((label, step)) = self.pump.next_done() {
             if self.cx.upstreams.is_of(label) {
                 self.settle_upstream(label, step);
+                continue;
+            }
+            if step == Step::Idle && self.cx.tls.has_failed(label) {
+                self.session_failed(label);
                 continue;
             }
             match self.cx.flows.get(label).map(|flow| flow.stage) {
@@ -122,6 +128,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.end_overdue_upstreams();
         self.end_overdue_calls();
         self.end_overdue_prefaces();
+        self.end_overdue_handshakes();
         self.dispatcher.check_offers(&mut self.cx);
         self.drive();
     }
@@ -193,6 +200,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         if !self.cx.hairpin.release(flow.label) {
             self.pump.release(flow.from_app_window);
         }
+        self.cx.tls.release(flow.label);
         let report = self.cx.upstreams.release(self.cx.tcp, flow.label);
         self.egress.shares.release(flow.charge);
         self.cx.recorder.flow_ended(self.cx.now, flow);
@@ -230,7 +238,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                 self.cx.recorder.counters.stalled_given_up += 1;
                 self.cx.flows.ends(label, End::Stalled);
                 self.reset_client(label);
-            } else if given_way == IDLE_PER_WINDOW_MAX || !self.idle_gives_way() {
+            } else if given_way == IDLE_PER_WINDOW_MAX
+                || !(self.oldest_handshake_gives_way() || self.idle_gives_way())
+            {
                 return None;
             }
             given_way += 1;

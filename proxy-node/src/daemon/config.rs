@@ -52,9 +52,27 @@ pub struct Config {
     /// Channels of messages.
     #[serde(default)]
     pub messages: MessagesSection,
+    /// TLS of clients.
+    #[serde(default)]
+    pub tls: TlsSection,
     /// Where connections are recorded that the policy says are to be. Absent: nowhere.
     #[serde(default)]
     pub connection_log: Option<ConnectionLogSection>,
+}
+
+/// TLS of clients.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TlsSection {
+    /// Folder of the certificates that the policy names: of each a chain `NAME.pem` and its private key
+    /// `NAME.key`, of mode 600. Default: `/etc/csp/tls`, which need not exist.
+    pub certificates: PathBuf,
+}
+
+impl Default for TlsSection {
+    fn default() -> Self {
+        TlsSection { certificates: super::certificates::DEFAULT_FOLDER.into() }
+    }
 }
 
 /// Channels of messages.
@@ -98,10 +116,10 @@ impl Default for CapacitySection {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TcpSection {
-    /// Largest window advertised to a client, in KiB. 16 to 16,384.
+    /// Largest window advertised to a client, in KiB. 32 to 16,384: a record of TLS fits.
     pub receive_window_kib: u32,
     /// Window advertised initially, and while memory is short, in KiB; it grows with the rate at which the
-    /// application reads. 16 to 16,384; limited by `receive_window_kib`.
+    /// application reads. 32 to 16,384; limited by `receive_window_kib`.
     pub receive_window_initial_kib: u32,
     /// Largest window granted to an application towards a client, in KiB; it grows with what the path
     /// carries. 256 to 16,384.
@@ -153,8 +171,8 @@ impl Config {
         range("capacity.half_open", self.capacity.half_open as u64, 1, self.capacity.connections as u64);
         range("capacity.buffers_mib", self.capacity.buffers_mib as u64, 8, 65_536);
         range("capacity.trace_events", self.capacity.trace_events as u64, 1, 16 << 20);
-        range("tcp.receive_window_kib", self.tcp.receive_window_kib.into(), 16, 16_384);
-        range("tcp.receive_window_initial_kib", self.tcp.receive_window_initial_kib.into(), 16, 16_384);
+        range("tcp.receive_window_kib", self.tcp.receive_window_kib.into(), 32, 16_384);
+        range("tcp.receive_window_initial_kib", self.tcp.receive_window_initial_kib.into(), 32, 16_384);
         range("tcp.send_window_kib", self.tcp.send_window_kib.into(), 256, 16_384);
         range("tcp.rto_min_ms", self.tcp.rto_min_ms, 1, 60_000);
         range("tcp.time_wait_s", self.tcp.time_wait_s, 1, 240);

@@ -21,6 +21,7 @@ use crate::core::{CoreConfig, HairpinConfig};
 use crate::{ProxyWorker, Registered};
 
 use super::applied::ApplyTimes;
+use super::certificates::Certificates;
 use super::config::{Config, HAIRPINS, UPSTREAMS};
 use super::connection_log::ConnectionLog;
 use super::curve_keys::KeyRing;
@@ -167,7 +168,8 @@ async fn serve(
     let mut prepared = Prepared::default();
     let names = Names::default();
     let looking = tokio::spawn(names.clone().serve());
-    let (folder, mut in_force) = (&config.messages.curve_keys, None::<ActivePolicy>);
+    let (folder, mut in_force) = (config.messages.curve_keys.as_path(), None::<ActivePolicy>);
+    let mut certificates = Certificates::new(&config.tls.certificates);
     let ended = loop {
         match shell.next().await {
             Event::Membership(now) => send_registered(workers, config.node.id, &now),
@@ -179,22 +181,21 @@ async fn serve(
                     );
                 }
                 let state = (&mut numbers, &mut prepared, &times, &plans);
-                let applied =
-                    apply(workers, &active, state, (folder, &modules, &names, &reported, log.is_some()))
-                        .await;
+                let here = (folder, &modules, &names, &mut certificates);
+                let applied = apply(workers, &active, state, here, (&reported, log.is_some())).await;
                 shell.ack(active.generation, applied).await;
                 in_force = Some(active);
             }
             Event::Tick => {
-                if let Some(active) = in_force.as_ref().filter(|_| names.take_changed()) {
+                let changed = names.take_changed() | certificates.look_again(clock::now());
+                if let Some(active) = in_force.as_ref().filter(|_| changed) {
                     let state = (&mut numbers, &mut prepared, &times, &plans);
-                    if let Err(fault) =
-                        apply(workers, active, state, (folder, &modules, &names, &reported, log.is_some()))
-                            .await
-                    {
+                    let here = (folder, &modules, &names, &mut certificates);
+                    let applied = apply(workers, active, state, here, (&reported, log.is_some())).await;
+                    if let Err(fault) = applied {
                         tracing::warn!(
                             fault,
-                            "the policy was applied to new addresses of servers, not all of it"
+                            "the policy was applied to new addresses of servers or certificates, not all of it"
                         );
                     }
                 }
@@ -251,11 +252,13 @@ fn policy_check(
     plans: Plans,
 ) -> PolicyCheck {
     let (folder, node) = (config.messages.curve_keys.clone(), config.node.id);
+    let certificates = config.tls.certificates.clone();
     Arc::new(move |policy: &Policy| {
         check_memory(policy)?;
         let planned = plans.of(policy)?;
         modules.check(&planned)?;
         policy::flows::check(&planned, &node, &costs)?;
+        Certificates::new(&certificates).load(policy)?;
         if policy.all_channels().all(|channel| channel.curve.is_none()) {
             return Ok(());
         }
@@ -328,11 +331,14 @@ async fn apply(
     workers: &[Worker],
     active: &ActivePolicy,
     (numbers, prepared, times, plans): (&mut policy::Numbers, &mut Prepared, &ApplyTimes, &Plans),
-    (curve_keys, modules, names, reported, logs): (&Path, &Arc<Modules>, &Names, &WorkerEvents, bool),
+    (curve_keys, modules, names, certificates): (&Path, &Arc<Modules>, &Names, &mut Certificates),
+    (reported, logs): (&WorkerEvents, bool),
 ) -> Result<(), String> {
     let received = clock::now();
     let ring = KeyRing::load(curve_keys);
-    let mut policy = policy::translate(&plans.of(&active.policy)?, numbers, (&ring, modules), names);
+    let lacking = certificates.load(&active.policy);
+    let files = (names, &*certificates);
+    let mut policy = policy::translate(&plans.of(&active.policy)?, numbers, (&ring, modules), files);
     if !logs {
         policy.log = None;
     }
@@ -357,7 +363,7 @@ async fn apply(
     let (generation, services, channels) =
         (active.generation, policy.services.len(), policy.messages.channels.len());
     tracing::info!(generation, services, channels, "policy in force");
-    ring.check(&active.policy, curve_keys)
+    lacking.and(ring.check(&active.policy, curve_keys))
 }
 
 fn set_readiness(readiness: &Readiness, workers: &[Worker]) {

@@ -197,6 +197,17 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
         ),
         ("csp_application_sent_bytes_total", "Bytes sent to applications", c.app_bytes_out),
         ("csp_application_received_bytes_total", "Bytes received from applications", c.app_bytes_in),
+        ("csp_tls_handshakes_total", "Handshakes of TLS with clients that were completed", c.tls_handshakes),
+        (
+            "csp_tls_handshakes_failed_total",
+            "Handshakes of TLS with clients that failed, or took too long",
+            c.tls_handshakes_failed,
+        ),
+        (
+            "csp_tls_sessions_failed_total",
+            "Connections whose TLS session failed later: a violation of the protocol, or an end without close_notify",
+            c.tls_sessions_failed,
+        ),
         ("csp_connections_passive_total", "Connections established by clients", c.connections_passive),
         ("csp_connections_active_total", "Connections opened for applications", c.connections_active),
         ("csp_connections_called_total", "Connections opened to plain servers", c.connections_called),

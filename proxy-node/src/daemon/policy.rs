@@ -25,6 +25,7 @@ use crate::core::{
 
 use csp_wire::tls;
 
+use super::certificates::Certificates;
 use super::curve_keys::KeyRing;
 use super::modules::Modules;
 use super::names::Names;
@@ -65,22 +66,24 @@ impl Numbers {
     }
 }
 
-/// Returns what workers need of a policy. Channels whose secret key is not in `ring` are not served.
+/// Returns what workers need of a policy. Channels whose secret key is not in `ring` are not served, nor
+/// services with TLS whose `certificates` are not here.
 pub fn translate(
     planned: &Planned,
     numbers: &mut Numbers,
     (ring, modules): (&KeyRing, &Arc<Modules>),
-    names: &Names,
+    (names, certificates): (&Names, &Certificates),
 ) -> WorkerPolicy {
     let policy = planned.policy();
     let mut reach = Reach::of(policy);
-    let service = |s: &csp_policy::Service| ServiceSpec {
+    let mut service = |s: &csp_policy::Service| ServiceSpec {
         name: s.name.clone(),
         address: (s.vip, s.port).into(),
         pool: servers(&s.pool, names, &mut reach),
         local: None,
         between: None,
         accept_proxy_from: s.accept_proxy_from.clone(),
+        tls: certificates.of(&s.name),
         servers: server_options(&s.servers, s.vip),
         tcp: translate_tcp(&s.tcp),
         backlog: BacklogLimits {
@@ -95,7 +98,8 @@ pub fn translate(
         tcp: translate_tcp(&e.tcp),
     };
     numbers.number_channels(policy);
-    let mut services: Vec<ServiceSpec> = policy.proxied().map(service).collect();
+    let mut services: Vec<ServiceSpec> =
+        policy.proxied().filter(|s| s.tls.is_none() || certificates.has(&s.name)).map(&mut service).collect();
     let mut messages = MessagesPolicy::default();
     for of in planned.channels() {
         let channel = &*of.channel;

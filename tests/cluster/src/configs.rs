@@ -52,8 +52,9 @@ impl Place {
         let (common, Place { octet, workers, .. }) = (self.common(scratch, IdentityRole::ProxyNode), self);
         let log = self.connection_log(scratch);
         format!(
-            "{common}{ETCD}workers: {workers}\nconnection_log: {{file: {}}}\nsan:\n  provider: {provider}\n  address: 10.77.0.{octet}\n  port: 7100\n",
-            log.display()
+            "{common}{ETCD}workers: {workers}\nconnection_log: {{file: {}}}\ntls: {{certificates: {}}}\nsan:\n  provider: {provider}\n  address: 10.77.0.{octet}\n  port: 7100\n",
+            log.display(),
+            scratch.join("tls").display()
         )
     }
 

@@ -12,6 +12,7 @@ use crate::conversation::{Conversation, Ended};
 use crate::host::{LanHost, Router, host_tcp};
 use crate::pattern::Request;
 use crate::scenario::Scenario;
+use crate::secure::Secure;
 
 /// The port on which it serves applications.
 pub(crate) const SERVER_PORT: u16 = 9_000;
@@ -47,6 +48,9 @@ struct Paced {
 pub(crate) struct Client {
     lan: LanHost,
     talks: BTreeMap<FlowLabel, Conversation>,
+    /// The sessions of TLS, as long as the conversations are there.
+    secure: BTreeMap<FlowLabel, Secure>,
+    tls: bool,
     /// Conversations that do not read, until when, and whether the other side has ended meanwhile.
     deaf: BTreeMap<FlowLabel, (Instant, bool)>,
     /// Conversations that did not read, and now do.
@@ -66,7 +70,7 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(address: Ipv4Addr, port: LanPort, scenario: &Scenario) -> Self {
         let router = Router { mtu: scenario.path_mtu, marks: scenario.marks };
-        Self::behind(router, address, port, scenario.seed)
+        Client { tls: scenario.tls, ..Self::behind(router, address, port, scenario.seed) }
     }
 
     /// Creates a client host behind a router.
@@ -76,6 +80,8 @@ impl Client {
         Client {
             lan: LanHost::new(address, port, router, tcp, Some(SERVER_PORT)),
             talks: BTreeMap::new(),
+            secure: BTreeMap::new(),
+            tls: false,
             deaf: BTreeMap::new(),
             woken: BTreeSet::new(),
             paced: BTreeMap::new(),
@@ -118,6 +124,9 @@ impl Client {
         let label = self.lan.connect(now, service);
         self.addresses.extend(self.lan.tcp.info(label).map(|info| (request.key, info.tuple.local)));
         self.talks.insert(label, Conversation::asking(request, abort_after));
+        if self.tls {
+            self.secure.insert(label, Secure::new());
+        }
         self.deaf.extend(deaf_until.map(|until| (label, (until, false))));
     }
 
@@ -176,7 +185,13 @@ impl Client {
             Event::PeerFinished => {
                 self.read(now, label);
                 if let Some(talk) = self.talks.get_mut(&label) {
-                    talk.on_end();
+                    match self.secure.get_mut(&label) {
+                        None => talk.on_end(),
+                        Some(secure) if !secure.closed => {
+                            secure.wrong.get_or_insert("FIN without close_notify".to_owned());
+                        }
+                        Some(_) => {}
+                    }
                 }
                 self.converse(now, label);
             }
@@ -192,6 +207,7 @@ impl Client {
             self.prompt_end = now;
         }
         self.corrupt.extend(talk.wrong.take());
+        self.corrupt.extend(self.secure.remove(&label).and_then(|secure| secure.wrong));
         if talk.asks() {
             self.ended.push((talk.key(), talk.ended(failure)));
         }
@@ -204,10 +220,17 @@ impl Client {
         if talk.refusal().is_some() && !talk.asks() {
             return;
         }
+        let mut secure = self.secure.get_mut(&label);
         self.lan.tcp.read_with(now, label, usize::MAX, |bytes| {
-            talk.take(bytes);
+            match secure.as_deref_mut() {
+                None => talk.take(bytes),
+                Some(secure) => talk.take(&secure.receive(bytes)),
+            }
             bytes.len()
         });
+        if secure.is_some_and(|secure| secure.closed) {
+            talk.on_end();
+        }
     }
 
     /// Reads and writes until it would block.
@@ -222,6 +245,7 @@ impl Client {
                 self.corrupt.extend(wrong);
                 self.ended.push((key, Ended::Aborted));
                 self.talks.remove(&label);
+                self.secure.remove(&label);
                 return;
             }
             let len = talk.next(&mut chunk);
@@ -230,11 +254,26 @@ impl Client {
                 self.paced.remove(&label);
             }
             let len = len.min(paced.unwrap_or(len));
-            let taken = if len == 0 { 0 } else { self.lan.tcp.write(now, label, &chunk[..len]) };
+            let taken = match self.secure.get_mut(&label) {
+                _ if len == 0 => 0,
+                None => self.lan.tcp.write(now, label, &chunk[..len]),
+                Some(secure) => secure.write(&chunk[..len], (&mut self.lan.tcp, now, label)),
+            };
             talk.sent(taken);
             if taken < len || len == 0 {
                 break;
             }
+        }
+        if let Some(secure) = self.secure.get_mut(&label) {
+            if talk.ends_sending() || talk.is_over() {
+                secure.close();
+            }
+            match secure.flush(&mut self.lan.tcp, now, label) {
+                true if talk.is_over() => self.lan.tcp.close(now, label),
+                true => self.lan.tcp.shutdown(now, label),
+                false => {}
+            }
+            return;
         }
         if talk.ends_sending() {
             self.lan.tcp.shutdown(now, label);
@@ -273,7 +312,9 @@ impl Client {
     pub(crate) fn uploads(&self) -> impl Iterator<Item = Upload> + '_ {
         self.talks.iter().filter(|(_, talk)| talk.asks()).filter_map(|(label, talk)| {
             let info = self.lan.tcp.info(*label)?;
-            let acknowledged = talk.given() - info.send_queue as u64;
+            // The queue has ciphertext, which is longer.
+            let waiting = self.secure.get(label).map_or(0, Secure::waiting);
+            let acknowledged = talk.given().saturating_sub((info.send_queue + waiting) as u64);
             Some(Upload { key: talk.key(), acknowledged, window: info.send_window })
         })
     }

@@ -20,6 +20,7 @@ mod network;
 mod pattern;
 mod proxy;
 mod scenario;
+mod secure;
 mod takeover;
 mod world;
 

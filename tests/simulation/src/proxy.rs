@@ -37,8 +37,29 @@ pub(crate) struct Policy {
     pub same_secrets: bool,
     /// Whether the proxies store no half-open connections.
     pub cookies: bool,
+    /// The service is one with TLS.
+    pub tls: bool,
     /// Connections are recorded.
     pub logged: bool,
+}
+
+impl Policy {
+    /// A service with these members, whose applications' connections come from `egress`. Nothing else is
+    /// asked for.
+    pub(crate) fn new(service: SocketAddr, pool: Vec<PoolServer>, egress: IpAddr) -> Self {
+        Policy {
+            service,
+            pool,
+            backlog: BacklogLimits::default(),
+            sizes: Sizes::default(),
+            egress,
+            destinations: Prefix::new(IpAddr::from([10, 76, 0, 0]), 24).expect("a network"),
+            same_secrets: false,
+            cookies: false,
+            tls: false,
+            logged: false,
+        }
+    }
 }
 
 /// Capacities of a proxy's tables.
@@ -122,6 +143,7 @@ pub(crate) fn proxy(
 pub(crate) fn worker_policy(policy: &Policy) -> WorkerPolicy {
     let service = ServiceSpec {
         pool: policy.pool.clone(),
+        tls: policy.tls.then(|| crate::secure::identity().server.clone()),
         backlog: policy.backlog,
         ..ServiceSpec::new("web".to_owned(), policy.service)
     };

@@ -181,6 +181,8 @@ pub struct Scenario {
     pub drain: Option<Drain>,
     /// The proxies answer every SYN with a cookie, as in a flood.
     pub cookies: bool,
+    /// The clients' connections are ones of TLS, which ends at the proxies.
+    pub tls: bool,
     /// The proxies keep a log of connections.
     pub logged: bool,
     /// The largest IP packet on the path to the client; a router in front of it reports larger ones (RFC
@@ -204,6 +206,16 @@ impl Scenario {
     /// How long after an incident new transactions must complete: death is detected within a second, and a
     /// lost VI is dialled again within two.
     pub const RECOVERY: Duration = Duration::from_millis(3_500);
+
+    /// Returns the scenario of a seed with TLS. Programs of the cluster do not speak it.
+    pub fn with_tls(seed: u64) -> Self {
+        let mut scenario = Scenario { tls: true, ..Scenario::of(seed) };
+        for transaction in scenario.work.iter_mut().filter(|transaction| transaction.hairpin) {
+            // The client serves it instead, and reads nothing of what it refuses, whoever dies.
+            (transaction.hairpin, transaction.refusal) = (false, None);
+        }
+        scenario
+    }
 
     /// Returns the scenario of a seed.
     pub fn of(seed: u64) -> Self {
@@ -265,6 +277,7 @@ impl Scenario {
             stall,
             drain,
             cookies,
+            tls: false,
             logged: seed % 2 == 1,
             path_mtu,
             fragments: None,

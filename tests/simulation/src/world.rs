@@ -1,6 +1,6 @@
 //! The run: nodes, virtual time, and the incident.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use csp_app::ProxyTarget;
@@ -8,9 +8,9 @@ use csp_lan::LanPort;
 use csp_lan::faulty::{FaultHandle, wrap};
 use csp_lan::memory::Hub;
 use csp_network_node::{Adjacent, NetworkWorker, ProxySpec};
-use csp_proxy_node::core::{BacklogLimits, PoolServer};
+use csp_proxy_node::core::PoolServer;
 use csp_transport::{Adjacency, ClusterKey, Purpose};
-use csp_types::{Duration, Instant, MacAddr, NodeId, Prefix};
+use csp_types::{Duration, Instant, MacAddr, NodeId};
 use csp_vi::memory::{InFlight, MemoryFabric};
 use csp_vi::{ViAddress, ViId};
 
@@ -21,7 +21,7 @@ use crate::judge::{self, Report};
 use crate::measured::{measured_network_turn, measured_process_turn, measured_proxy_turn};
 use crate::network::{configure, network_node, provider_name, proxy_spec};
 use crate::pattern::Request;
-use crate::proxy::{Policy, Sizes, proxy};
+use crate::proxy::{Policy, proxy};
 use crate::scenario::{Incident, Scenario, Transaction};
 
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 100);
@@ -111,15 +111,11 @@ fn proxy_name(at: usize) -> String {
 
 fn policy(scenario: &Scenario) -> Policy {
     Policy {
-        service: (VIP, PORT).into(),
-        pool: vec![PoolServer::of_node(node("an-1"), PORT)],
-        backlog: BacklogLimits::default(),
-        sizes: Sizes::default(),
-        egress: EGRESS.into(),
-        destinations: Prefix::new(IpAddr::from([10, 76, 0, 0]), 24).expect("a network"),
         same_secrets: scenario.same_ports,
         cookies: scenario.cookies,
+        tls: scenario.tls,
         logged: scenario.logged,
+        ..Policy::new((VIP, PORT).into(), vec![PoolServer::of_node(node("an-1"), PORT)], EGRESS.into())
     }
 }
 

@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use csp_tcp::{CongestionControl, ConnectionOptions, EcnMode, StackConfig};
+use csp_tls::ServerTls;
 use csp_types::{FlowLabel, Instant, NodeId, Prefix};
 
 use super::Dispatcher;
@@ -93,6 +94,8 @@ pub struct ServiceSpec {
     pub between: Option<u32>,
     /// The networks of balancers in front, whose connections begin with a header of the PROXY protocol.
     pub accept_proxy_from: Vec<Prefix>,
+    /// TLS of its clients, which ends here; `None`: their bytes are passed on as they are.
+    pub tls: Option<ServerTls>,
     /// How the plain servers of its pool are reached.
     pub servers: ServerOptions,
     /// TCP options of its connections.
@@ -111,6 +114,7 @@ impl ServiceSpec {
             local: None,
             between: None,
             accept_proxy_from: Vec::new(),
+            tls: None,
             servers: ServerOptions::default(),
             tcp: ServiceTcp::default(),
             backlog: BacklogLimits::default(),

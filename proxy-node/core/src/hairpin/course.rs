@@ -41,7 +41,11 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         remote: SocketAddr,
         service: u32,
     ) -> Result<bool, u32> {
-        let local = self.dispatcher.service(service).and_then(|service| service.spec.local);
+        let spec = self.dispatcher.service(service).map(|service| &service.spec);
+        if spec.is_some_and(|spec| spec.tls.is_some()) {
+            return Ok(false); // the program speaks TLS, which ends behind the LAN
+        }
+        let local = spec.and_then(|spec| spec.local);
         if let Some(owner) = local.and_then(|number| self.local.elsewhere(number)) {
             self.cx.recorder.counters.connects_elsewhere += 1;
             return Err(Redirect::at(&owner).to_argument());

@@ -15,7 +15,7 @@ use crate::pump::parked::Parked;
 use crate::recorder::Recorder;
 use crate::service::local::Step;
 use crate::service::upstream::{Ended, Ends, UpstreamEnd};
-use crate::service::{ApplicationEnd, ClientEnd, DATA_MAX, PARTS_MAX, TcpEnd};
+use crate::service::{ApplicationEnd, ClientEnd, DATA_MAX, PARTS_MAX, TcpEnd, TlsEnd};
 
 /// The ends of all connections of the local services of a worker.
 pub(crate) struct ServiceEnds<'a, 'b, O> {
@@ -49,10 +49,13 @@ impl<O: ProxyOutput> ServiceEnds<'_, '_, O> {
             self.pump.enqueue(self.cx.flows, peer);
             return;
         }
-        let (now, tcp) = (self.cx.now, &mut *self.cx.tcp);
+        let (now, tcp, tls) = (self.cx.now, &mut *self.cx.tcp, &mut *self.cx.tls);
         if let Some(flow) = self.cx.flows.get_mut(label) {
             let finished = flow.client_finished;
-            self.pump.widen(&mut TcpEnd { now, label, finished, tcp }, flow);
+            match flow.secured {
+                false => self.pump.widen(&mut TcpEnd { now, label, finished, tcp }, flow),
+                true => self.pump.widen(&mut TlsEnd { now, label, tcp, tls }, flow),
+            }
         }
     }
 
@@ -67,7 +70,8 @@ impl<O: ProxyOutput> ServiceEnds<'_, '_, O> {
     fn pass_to_upstream(&mut self, from: FlowLabel, to: FlowLabel, max: usize) -> usize {
         let mut moved = 0;
         while moved < max {
-            let Context { now, flows, tcp, hairpin, upstreams, recorder, out } = &mut *self.cx;
+            let Context { now, flows, tcp, tls, hairpin, upstreams, recorder, out } = &mut *self.cx;
+            let secured = flows.get(from).is_some_and(|flow| flow.secured);
             let (Some(end), Some(flow)) = (upstreams.get_mut(to), flows.get_mut(to)) else { break };
             let front = self.front && to == self.served;
             let (parked, _) = self.pump.lanes_and_budget();
@@ -75,6 +79,7 @@ impl<O: ProxyOutput> ServiceEnds<'_, '_, O> {
                 LaneEnd { now: *now, label: to, parked: &mut end.parked, flow, recorder, out };
             let want = lane.room().min(DATA_MAX).min(max - moved);
             let mut client = match hairpin.is_of(from) {
+                false if secured => LocalClient::Tls(TlsEnd { now: *now, label: from, tcp, tls }),
                 false => LocalClient::Tcp(TcpEnd { now: *now, label: from, finished: false, tcp }),
                 true => LocalClient::Loop(LoopEnd { label: from, hairpin }),
             };
@@ -89,6 +94,9 @@ impl<O: ProxyOutput> ServiceEnds<'_, '_, O> {
             }
             client.consume(len);
             moved += len;
+            if secured {
+                self.pump.enqueue(self.cx.flows, from); // its session may have ended
+            }
         }
         moved
     }
@@ -96,13 +104,22 @@ impl<O: ProxyOutput> ServiceEnds<'_, '_, O> {
     fn pass_to_client(&mut self, from: FlowLabel, to: FlowLabel, max: usize) -> usize {
         let cx = &mut *self.cx;
         let Some(end) = cx.upstreams.get_mut(from) else { return 0 };
-        if !cx.hairpin.is_of(to) {
-            return cx.tcp.write_held(cx.now, to, &mut end.held, max);
-        }
-        let mut client = LoopEnd { label: to, hairpin: cx.hairpin };
         let mut moved = 0;
-        for slice in cx.tcp.held(&mut end.held, max.min(client.room())) {
-            moved += client.write(slice, None);
+        if cx.tls.has(to) {
+            let room = TlsEnd { now: cx.now, label: to, tcp: cx.tcp, tls: cx.tls }.room();
+            let Some(secured) = cx.tls.get_mut(to) else { return 0 };
+            for slice in cx.tcp.held(&mut end.held, max.min(room)) {
+                secured.session.write(slice);
+                moved += slice.len();
+            }
+            cx.tls.flush_later(to);
+        } else if cx.hairpin.is_of(to) {
+            let mut client = LoopEnd { label: to, hairpin: cx.hairpin };
+            for slice in cx.tcp.held(&mut end.held, max.min(client.room())) {
+                moved += client.write(slice, None);
+            }
+        } else {
+            return cx.tcp.write_held(cx.now, to, &mut end.held, max);
         }
         cx.tcp.discard_held(&mut end.held, moved);
         moved
@@ -112,10 +129,11 @@ impl<O: ProxyOutput> ServiceEnds<'_, '_, O> {
 impl<O: ProxyOutput> Ends for ServiceEnds<'_, '_, O> {
     fn client(&mut self, label: FlowLabel) -> Option<impl ClientEnd> {
         let flow = self.cx.flows.get(label).filter(|flow| flow.stage == Stage::Local)?;
-        let finished = flow.client_finished;
+        let (finished, secured) = (flow.client_finished, flow.secured);
         self.touch(label);
-        let Context { now, tcp, hairpin, .. } = &mut *self.cx;
+        let Context { now, tcp, tls, hairpin, .. } = &mut *self.cx;
         Some(match hairpin.is_of(label) {
+            false if secured => LocalClient::Tls(TlsEnd { now: *now, label, tcp, tls }),
             false => LocalClient::Tcp(TcpEnd { now: *now, label, finished, tcp }),
             true => LocalClient::Loop(LoopEnd { label, hairpin }),
         })
@@ -314,32 +332,41 @@ impl<O: ProxyOutput> UpstreamEnd for ChannelEnd<'_, O> {
 /// The client's end of a connection that ends at a local service.
 enum LocalClient<'a> {
     Tcp(TcpEnd<'a>),
+    Tls(TlsEnd<'a>),
     Loop(LoopEnd<'a>),
 }
 
-/// The slices of either.
-enum Slices<A, B> {
+/// The slices of any of them.
+enum Slices<A, B, C> {
     Tcp(A),
-    Loop(B),
+    Tls(B),
+    Loop(C),
 }
 
-impl<'a, A: Iterator<Item = &'a [u8]>, B: Iterator<Item = &'a [u8]>> Iterator for Slices<A, B> {
+impl<'a, A, B, C> Iterator for Slices<A, B, C>
+where
+    A: Iterator<Item = &'a [u8]>,
+    B: Iterator<Item = &'a [u8]>,
+    C: Iterator<Item = &'a [u8]>,
+{
     type Item = &'a [u8];
 
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
         match self {
             Slices::Tcp(slices) => slices.next(),
+            Slices::Tls(slices) => slices.next(),
             Slices::Loop(slices) => slices.next(),
         }
     }
 }
 
-/// Calls a method of either end.
-macro_rules! of_either {
+/// Calls a method of any end.
+macro_rules! of_any {
     ($end:ident, $client:ident => $call:expr) => {
         match $end {
             LocalClient::Tcp($client) => $call,
+            LocalClient::Tls($client) => $call,
             LocalClient::Loop($client) => $call,
         }
     };
@@ -348,74 +375,75 @@ macro_rules! of_either {
 impl ClientEnd for LocalClient<'_> {
     #[inline]
     fn readable(&self) -> usize {
-        of_either!(self, client => client.readable())
+        of_any!(self, client => client.readable())
     }
 
     #[inline]
     fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]> {
         match self {
             LocalClient::Tcp(client) => Slices::Tcp(client.peek(max)),
+            LocalClient::Tls(client) => Slices::Tls(client.peek(max)),
             LocalClient::Loop(client) => Slices::Loop(client.peek(max)),
         }
     }
 
     #[inline]
     fn consume(&mut self, len: usize) {
-        of_either!(self, client => client.consume(len));
+        of_any!(self, client => client.consume(len));
     }
 
     #[inline]
     fn is_finished(&self) -> bool {
-        of_either!(self, client => client.is_finished())
+        of_any!(self, client => client.is_finished())
     }
 
     #[inline]
     fn write(&mut self, bytes: &[u8], buffer: Option<&Buffer>) -> usize {
-        of_either!(self, client => client.write(bytes, buffer))
+        of_any!(self, client => client.write(bytes, buffer))
     }
 
     fn lend(&mut self) -> Option<Buffer> {
-        of_either!(self, client => client.lend())
+        of_any!(self, client => client.lend())
     }
 
     fn give_back(&mut self, buffer: Buffer) -> Option<Buffer> {
-        of_either!(self, client => client.give_back(buffer))
+        of_any!(self, client => client.give_back(buffer))
     }
 
     #[inline]
     fn room(&self) -> usize {
-        of_either!(self, client => client.room())
+        of_any!(self, client => client.room())
     }
 
     #[inline]
     fn unacknowledged(&self) -> u32 {
-        of_either!(self, client => client.unacknowledged())
+        of_any!(self, client => client.unacknowledged())
     }
 
     fn useful_window(&self) -> u32 {
-        of_either!(self, client => client.useful_window())
+        of_any!(self, client => client.useful_window())
     }
 
     fn set_window(&mut self, window: u32) {
-        of_either!(self, client => client.set_window(window));
+        of_any!(self, client => client.set_window(window));
     }
 
     #[inline]
     fn is_over(&self) -> bool {
-        of_either!(self, client => client.is_over())
+        of_any!(self, client => client.is_over())
     }
 
     #[inline]
     fn unsent(&self) -> usize {
-        of_either!(self, client => client.unsent())
+        of_any!(self, client => client.unsent())
     }
 
     fn call_again(&mut self) {
-        of_either!(self, client => client.call_again());
+        of_any!(self, client => client.call_again());
     }
 
     #[inline]
     fn is_local(&self) -> bool {
-        of_either!(self, client => client.is_local())
+        of_any!(self, client => client.is_local())
     }
 }

@@ -105,6 +105,7 @@ pub(super) fn config(channel: &Channel) -> ChannelConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::certificates::Certificates;
     use crate::daemon::names::Names;
     use crate::daemon::policy;
 
@@ -126,8 +127,12 @@ channels:
     fn a_channel_without_its_secret_key_keeps_its_place() {
         let planned = Planned::parse_yaml(KEYED, "p.yaml").unwrap_or_else(|error| panic!("{error}"));
         let (mut numbers, modules) = (Numbers::default(), Modules::new("none".into()));
-        let wanted =
-            policy::translate(&planned, &mut numbers, (&KeyRing::default(), &modules), &Names::default());
+        let wanted = policy::translate(
+            &planned,
+            &mut numbers,
+            (&KeyRing::default(), &modules),
+            (&Names::default(), &Certificates::default()),
+        );
         let served: Vec<u32> = wanted.messages.channels.iter().map(|channel| channel.spec.number).collect();
         assert_eq!(served, [numbers.of("open")]);
         let place = planned.policy().channels[1].placement();

@@ -1,7 +1,7 @@
 //! The run: one network node, one proxy, the processes and the clients, on virtual time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use csp_app::ProxyTarget;
 use csp_lan::faulty::{FaultHandle, wrap};
@@ -10,7 +10,7 @@ use csp_network_node::NetworkWorker;
 use csp_proxy_node::ProxyWorker;
 use csp_proxy_node::core::{BacklogLimits, OFFER_PATIENCE, PoolServer};
 use csp_transport::ClusterKey;
-use csp_types::{Duration, FlowLabel, Instant, MacAddr, NodeId, Prefix};
+use csp_types::{Duration, FlowLabel, Instant, MacAddr, NodeId};
 use csp_vi::ViAddress;
 use csp_vi::memory::{InFlight, MemoryFabric};
 
@@ -88,8 +88,6 @@ fn policy(scenario: &AcceptScenario) -> Policy {
     let pool = scenario.members.iter().map(|(name, port)| PoolServer::of_node(node(name), *port));
     let limits = BacklogLimits { connections: scenario.backlog, ..BacklogLimits::default() };
     Policy {
-        service: SERVICE.into(),
-        pool: pool.collect(),
         backlog: limits,
         sizes: Sizes {
             connections: 1024,
@@ -98,11 +96,8 @@ fn policy(scenario: &AcceptScenario) -> Policy {
             trace_events: TRACE_EVENTS,
             ..Sizes::default()
         },
-        egress: EGRESS.into(),
-        destinations: Prefix::new(IpAddr::from([10, 76, 0, 0]), 24).expect("a network"),
-        same_secrets: false,
         cookies: scenario.cookies,
-        logged: false,
+        ..Policy::new(SERVICE.into(), pool.collect(), EGRESS.into())
     }
 }
 

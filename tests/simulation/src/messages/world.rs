@@ -1,6 +1,6 @@
 //! The run: one network node, one proxy, hosts outside, programs and processes inside, on virtual time.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use csp_app::ProxyTarget;
 use csp_lan::faulty::{FaultHandle, wrap};
@@ -8,10 +8,10 @@ use csp_lan::memory::Hub;
 use csp_messages::{ContextsConfig, HashKey, PoolConfig, SubscriptionsConfig};
 use csp_network_node::NetworkWorker;
 use csp_proxy_node::ProxyWorker;
-use csp_proxy_node::core::{BacklogLimits, PoolServer};
+use csp_proxy_node::core::PoolServer;
 use csp_services::{MessageBroker, MessagesConfig};
 use csp_transport::{ClusterKey, Purpose};
-use csp_types::{Duration, Instant, MacAddr, NodeId, Prefix};
+use csp_types::{Duration, Instant, MacAddr, NodeId};
 use csp_vi::memory::{InFlight, MemoryFabric};
 use csp_vi::{ViAddress, ViId};
 
@@ -110,15 +110,10 @@ pub(super) fn policy(scenario: &MessageScenario) -> Policy {
         ..MessagesConfig::new(HashKey([1, 2]))
     };
     Policy {
-        service: (VIP, PORT).into(),
-        pool: vec![PoolServer::of_node(node("an-1"), PORT)],
-        backlog: BacklogLimits::default(),
         sizes: Sizes { hairpins: 64, messages, ..Sizes::default() },
-        egress: EGRESS.into(),
-        destinations: Prefix::new(IpAddr::from([10, 76, 0, 0]), 24).expect("a network"),
-        same_secrets: false,
         cookies: scenario.links.cookies,
         logged: scenario.links.logged,
+        ..Policy::new((VIP, PORT).into(), vec![PoolServer::of_node(node("an-1"), PORT)], EGRESS.into())
     }
 }
 

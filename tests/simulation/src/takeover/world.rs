@@ -6,10 +6,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use csp_app::ProxyTarget;
 use csp_lan::faulty::{FaultHandle, wrap};
 use csp_lan::memory::Hub;
-use csp_proxy_node::core::{BacklogLimits, PoolServer};
+use csp_proxy_node::core::PoolServer;
 use csp_proxy_node::{ProxyWorker, WorkerPolicy};
 use csp_transport::ClusterKey;
-use csp_types::{Duration, Instant, MacAddr, NodeId, Prefix};
+use csp_types::{Duration, Instant, MacAddr, NodeId};
 use csp_vi::ViAddress;
 use csp_vi::memory::MemoryFabric;
 
@@ -21,7 +21,7 @@ use crate::application::{Application, PORT};
 use crate::client::Client;
 use crate::host::Router;
 use crate::pattern::Request;
-use crate::proxy::{Policy, Sizes, proxy, worker_policy};
+use crate::proxy::{Policy, proxy, worker_policy};
 
 /// Client hosts, each with an ARP table of its own.
 const CLIENTS: usize = 2;
@@ -87,15 +87,8 @@ fn node(name: &str) -> NodeId {
 
 fn policy() -> Policy {
     Policy {
-        service: (VIP, PORT).into(),
-        pool: vec![PoolServer::of_node(node("an-1"), PORT)],
-        backlog: BacklogLimits::default(),
-        sizes: Sizes::default(),
-        egress: EGRESS.into(),
-        destinations: Prefix::new(IpAddr::from([10, 76, 0, 0]), 24).expect("a network"),
-        same_secrets: false,
-        cookies: false,
         logged: true,
+        ..Policy::new((VIP, PORT).into(), vec![PoolServer::of_node(node("an-1"), PORT)], EGRESS.into())
     }
 }
 

@@ -21,7 +21,7 @@ use csp_quality::OutputLink;
 use csp_services::{MessageBroker, MessagesConfig, SpecError};
 use csp_types::{FlowLabel, FourTuple, Instant};
 
-use super::super::{KeyRing, Modules, Names, Numbers, translate};
+use super::super::{Certificates, KeyRing, Modules, Names, Numbers, translate};
 use crate::core::service::local::{LocalServices, Step};
 use end::End;
 
@@ -88,7 +88,12 @@ impl World {
 
     /// Puts a policy into force whose handlers are among these modules.
     fn apply_with(&mut self, planned: &Planned, modules: &Arc<Modules>) -> Result<(), SpecError> {
-        let wanted = translate(planned, &mut self.numbers, (&KeyRing::default(), modules), &Names::default());
+        let wanted = translate(
+            planned,
+            &mut self.numbers,
+            (&KeyRing::default(), modules),
+            (&Names::default(), &Certificates::default()),
+        );
         self.broker.apply(self.now, &wanted.messages)
     }
 
@@ -422,8 +427,12 @@ fn keys_of_operators_are_hashed_with_the_random_seed_of_queries() {
     let planned = Planned::parse_yaml(&POLICY.replace("queries:\n", ""), "p.yaml").unwrap();
     let modules = Modules::new("none".into());
     for seed in [5, 6] {
-        let wanted =
-            translate(&planned, &mut Numbers::new(seed), (&KeyRing::default(), &modules), &Names::default());
+        let wanted = translate(
+            &planned,
+            &mut Numbers::new(seed),
+            (&KeyRing::default(), &modules),
+            (&Names::default(), &Certificates::default()),
+        );
         let seeds: Vec<_> =
             wanted.messages.channels.iter().map(|c| c.spec.formats.as_ref().unwrap().set().seed()).collect();
         assert_eq!(seeds, [Some(seed); 2]);

@@ -1,0 +1,280 @@
+//! The sessions of a worker: what each holds, and in which order they have something to do.
+
+use std::collections::VecDeque;
+
+use csp_tcp::Stack;
+use csp_tls::Session;
+use csp_types::{FlowLabel, FourTuple, Instant};
+
+/// Largest number of ciphertext bytes that are made at once.
+const STEP: usize = 64 * 1024;
+
+/// A connection whose handshake is not complete.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begins {
+    pub(crate) service: u32,
+    pub(crate) tuple: FourTuple,
+    pub(super) deadline: Instant,
+}
+
+/// What follows what was written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ending {
+    /// close_notify and FIN.
+    Finish,
+    /// The same; the client's bytes are discarded.
+    Close,
+    /// RST.
+    Reset,
+}
+
+/// A connection's session.
+#[derive(Debug)]
+pub(crate) struct Secured {
+    label: FlowLabel,
+    pub(crate) session: Session,
+    pub(super) begins: Option<Begins>,
+    /// How many unacknowledged plaintext bytes it accepts.
+    pub(crate) window: u32,
+    /// Whether it is in the list of those to flush.
+    pub(super) flushing: bool,
+    /// The client's FIN was received.
+    pub(super) peer_finished: bool,
+    pub(super) ending: Option<Ending>,
+    /// The server has closed: until when the client's close_notify is awaited, which a closed connection
+    /// would answer with RST.
+    pub(super) lingers: Option<Instant>,
+    /// Length of the record whose plaintext waits. It stays with the engine until that was read: so the
+    /// window counts it, and the engine holds back the end of the connection.
+    held: usize,
+    /// Ciphertext that the engine had no memory for.
+    rest: Vec<u8>,
+}
+
+impl Secured {
+    /// Has the session process what has arrived, up to the first plaintext.
+    pub(crate) fn advance(&mut self, tcp: &mut Stack, now: Instant) {
+        let label = self.label;
+        loop {
+            if self.session.readable() > 0 {
+                return;
+            }
+            tcp.consume(now, label, std::mem::take(&mut self.held));
+            let available = tcp.readable(label);
+            let Some(len) = self.session.next_record(available, tcp.peek(label, available.min(8))) else {
+                break;
+            };
+            self.session.take_record(tcp.peek(label, len));
+            self.held = len;
+        }
+        let is_over = self.session.is_closed_by_peer() || self.session.failure().is_some();
+        if is_over || tcp.failure(label).is_some() {
+            tcp.consume(now, label, usize::MAX); // what follows has no meaning, and part of a record no end
+        }
+        if self.peer_finished {
+            self.session.stream_ended();
+        }
+    }
+
+    /// Returns the number of ciphertext bytes that the client has not acknowledged.
+    pub(crate) fn queued(&self, tcp: &Stack) -> u64 {
+        (tcp.info(self.label).map_or(0, |info| info.send_queue) + self.rest.len()) as u64
+    }
+
+    /// Writes what the session has for the client into as much room as there is. Returns how the connection
+    /// ends if all was written, and it does.
+    pub(super) fn flush(&mut self, tcp: &mut Stack, now: Instant, scratch: &mut Vec<u8>) -> Option<Ending> {
+        let label = self.label;
+        if tcp.failure(label).is_some() && self.ending.is_some() {
+            // Nothing can be sent any more, and nobody reads.
+            self.session.consume(usize::MAX);
+            tcp.consume(now, label, usize::MAX);
+            return self.ending.take();
+        }
+        self.session.acknowledged(self.queued(tcp));
+        if !self.rest.is_empty() {
+            let written = tcp.write(now, label, &self.rest);
+            self.rest.drain(..written);
+        }
+        while self.rest.is_empty() && self.session.has_output() {
+            scratch.clear();
+            self.session.encrypt(tcp.writable(label).min(STEP), scratch);
+            if scratch.is_empty() {
+                tcp.report_writable(label);
+                return None;
+            }
+            let written = tcp.write(now, label, scratch);
+            self.rest.extend_from_slice(&scratch[written..]);
+        }
+        let ending = self.ending.filter(|_| self.rest.is_empty());
+        ending.inspect(|_| self.ending = None)
+    }
+}
+
+/// The sessions of a worker.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    first_index: usize,
+    connections: usize,
+    /// By the index of the label; allocated with the first one.
+    slots: Vec<Option<Box<Secured>>>,
+    live: usize,
+    pub(super) handshakes: usize,
+    pub(super) to_flush: VecDeque<FlowLabel>,
+    /// Of handshakes and of connections that linger, in their order. Some may have ended.
+    pub(super) deadlines: VecDeque<(Instant, FlowLabel)>,
+    /// Handshakes with something to process, a few of which are in each pass: each may take a signature.
+    pub(super) to_advance: VecDeque<FlowLabel>,
+    pub(super) scratch: Vec<u8>,
+}
+
+impl Sessions {
+    /// Creates the part for this number of connections, whose labels begin with `first_index`.
+    pub(crate) fn new(first_index: usize, connections: usize) -> Self {
+        Sessions {
+            first_index,
+            connections,
+            slots: Vec::new(),
+            live: 0,
+            handshakes: 0,
+            to_flush: VecDeque::new(),
+            deadlines: VecDeque::new(),
+            to_advance: VecDeque::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Returns the number of sessions, and of those whose handshake is not complete.
+    pub(crate) fn len(&self) -> (usize, usize) {
+        (self.live, self.handshakes)
+    }
+
+    fn slot(&self, label: FlowLabel) -> Option<usize> {
+        label.index().checked_sub(self.first_index).filter(|at| *at < self.slots.len())
+    }
+
+    /// Returns a connection's session.
+    pub(crate) fn get(&self, label: FlowLabel) -> Option<&Secured> {
+        self.slots[self.slot(label)?].as_deref().filter(|secured| secured.label == label)
+    }
+
+    /// Returns a connection's session.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, label: FlowLabel) -> Option<&mut Secured> {
+        let at = self.slot(label)?;
+        self.slots[at].as_deref_mut().filter(|secured| secured.label == label)
+    }
+
+    /// Returns whether a connection has a session.
+    #[inline]
+    pub(crate) fn has(&self, label: FlowLabel) -> bool {
+        self.live > 0 && self.get(label).is_some()
+    }
+
+    /// Returns whether a client's stream was cut off: it has ended without close_notify, and its server has
+    /// not closed.
+    pub(crate) fn is_cut_off(&self, label: FlowLabel) -> bool {
+        let cut = |secured: &Secured| !secured.session.is_closed_by_peer() && secured.lingers.is_none();
+        self.live > 0 && self.get(label).is_some_and(cut)
+    }
+
+    /// Returns whether a connection's session has failed.
+    pub(crate) fn has_failed(&self, label: FlowLabel) -> bool {
+        self.live > 0 && self.get(label).is_some_and(|secured| secured.session.failure().is_some())
+    }
+
+    /// Returns the number of decrypted bytes of a connection, and of those that are not encrypted.
+    pub(crate) fn held(&self, label: FlowLabel) -> (usize, usize) {
+        if self.live == 0 {
+            return (0, 0);
+        }
+        self.get(label).map_or((0, 0), |secured| (secured.session.readable(), secured.session.pending()))
+    }
+
+    /// Notes that a client's FIN was received; `false` if the connection has no session.
+    pub(crate) fn peer_finished(&mut self, label: FlowLabel) -> bool {
+        self.live > 0 && self.get_mut(label).map(|secured| secured.peer_finished = true).is_some()
+    }
+
+    pub(super) fn begin(&mut self, label: FlowLabel, session: Session, begins: Begins, window: u32) {
+        if self.slots.is_empty() {
+            self.slots.resize_with(self.connections, || None);
+        }
+        let Some(at) = self.slot(label) else { return };
+        if let Some(older) = self.slots[at].as_ref().map(|secured| secured.label) {
+            self.release(older);
+        }
+        self.slots[at] = Some(Box::new(Secured {
+            label,
+            session,
+            begins: Some(begins),
+            window,
+            flushing: false,
+            peer_finished: false,
+            ending: None,
+            lingers: None,
+            held: 0,
+            rest: Vec::new(),
+        }));
+        self.live += 1;
+        self.handshakes += 1;
+        self.deadlines.push_back((begins.deadline, label));
+    }
+
+    /// Forgets a connection that has ended; returns its window if the handshake was not complete.
+    pub(crate) fn release(&mut self, label: FlowLabel) -> Option<u32> {
+        if self.live == 0 {
+            return None;
+        }
+        let at = self.slot(label)?;
+        let secured = self.slots[at].take_if(|secured| secured.label == label)?;
+        self.live -= 1;
+        self.handshakes -= usize::from(secured.begins.is_some());
+        self.prune();
+        secured.begins.map(|_| secured.window)
+    }
+
+    /// Drops deadlines that mean nothing any more.
+    pub(super) fn prune(&mut self) {
+        while let Some((at, label)) = self.deadlines.front().copied() {
+            let waits = |secured: &Secured| {
+                secured.lingers.or(secured.begins.map(|begins| begins.deadline)) == Some(at)
+            };
+            if self.get(label).is_some_and(waits) {
+                return;
+            }
+            self.deadlines.pop_front();
+        }
+    }
+
+    /// Returns when the next connection is given up.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadlines.front().map(|(at, _)| *at)
+    }
+
+    pub(super) fn next_overdue(&self, now: Instant) -> Option<FlowLabel> {
+        self.deadlines.front().filter(|(at, _)| *at <= now).map(|(_, label)| *label)
+    }
+
+    /// Adds a connection to the list of those whose output is encrypted at the end of the turn.
+    pub(crate) fn flush_later(&mut self, label: FlowLabel) {
+        if let Some(secured) = self.get_mut(label)
+            && !std::mem::replace(&mut secured.flushing, true)
+        {
+            self.to_flush.push_back(label);
+        }
+    }
+
+    /// Ends a connection after what was written; `false` if it has no session.
+    pub(super) fn end(&mut self, label: FlowLabel, ending: Ending) -> bool {
+        let Some(secured) = self.get_mut(label).filter(|secured| secured.begins.is_none()) else {
+            return false;
+        };
+        secured.ending = Some(ending);
+        if ending != Ending::Reset {
+            secured.session.close();
+        }
+        self.flush_later(label);
+        true
+    }
+}

@@ -1,0 +1,199 @@
+//! The certificates of services with TLS: files in one folder, which the policy names.
+//!
+//! ```text
+//!  /etc/csp/tls/www.example.com.pem    the chain, the server's own certificate first
+//!  /etc/csp/tls/www.example.com.key    its private key; mode 600, the daemon's user's
+//! ```
+//! Without a `.key` file the key is in the `.pem` file, as HAProxy has it. Files are looked at again every
+//! few seconds: a certificate that was renewed is for new connections, without a restart. While new files are
+//! wrong, or only one of the two has come, the old ones stay in use.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use csp_daemon::private_file;
+use csp_policy::{Policy, ServiceTls};
+use csp_tls::{Certificate, ServerTls, TlsVersion};
+use csp_types::{Duration, Instant};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::server::ProducesTickets;
+
+/// The folder, unless the configuration names another one. It need not exist.
+pub const DEFAULT_FOLDER: &str = "/etc/csp/tls";
+/// Longest file in bytes.
+const FILE_LEN_MAX: u64 = 256 * 1024;
+/// How often files are looked at.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// What tells a file from its former state: inode, length, time of change in nanoseconds.
+type Stamp = (u64, u64, i64, i64);
+
+/// A certificate, and the state of its files when it was read.
+#[derive(Debug)]
+struct Loaded {
+    stamps: [Option<Stamp>; 2],
+    certificate: Certificate,
+}
+
+/// What a service offers, and what it was made of.
+struct Offered {
+    options: ServiceTls,
+    stamps: Vec<[Option<Stamp>; 2]>,
+    tickets: Option<Arc<dyn ProducesTickets>>,
+    tls: ServerTls,
+}
+
+/// The certificates of the policy in force.
+pub struct Certificates {
+    folder: PathBuf,
+    provider: Arc<CryptoProvider>,
+    loaded: HashMap<String, Loaded>,
+    /// What the files of all names were at the last try, usable or not.
+    tried: HashMap<String, [Option<Stamp>; 2]>,
+    /// By the service's name.
+    offered: HashMap<String, Offered>,
+    looked: Option<Instant>,
+}
+
+impl Default for Certificates {
+    fn default() -> Self {
+        Certificates::new(Path::new(DEFAULT_FOLDER))
+    }
+}
+
+impl Certificates {
+    /// None yet, of this folder.
+    pub fn new(folder: &Path) -> Self {
+        Certificates {
+            folder: folder.to_owned(),
+            provider: Arc::new(ring::default_provider()),
+            loaded: HashMap::new(),
+            tried: HashMap::new(),
+            offered: HashMap::new(),
+            looked: None,
+        }
+    }
+
+    /// Reads what the services of a policy need, as far as it has changed. The error names every certificate
+    /// that cannot be used; where there was one before, that stays.
+    pub fn load(&mut self, policy: &Policy) -> Result<(), String> {
+        let mut wrong = Vec::new();
+        let names: Vec<&String> = policy.tls_services().flat_map(|(_, tls)| &tls.certificates).collect();
+        self.loaded.retain(|name, _| names.contains(&name));
+        self.tried.retain(|name, _| names.contains(&name));
+        for name in names {
+            let stamps = self.stamps(name);
+            self.tried.insert(name.clone(), stamps);
+            if self.loaded.get(name).is_some_and(|loaded| loaded.stamps == stamps) {
+                continue;
+            }
+            match self.read(name) {
+                Ok(certificate) => {
+                    self.loaded.insert(name.clone(), Loaded { stamps, certificate });
+                }
+                Err(error) if !wrong.contains(&error) => wrong.push(error),
+                Err(_) => {}
+            }
+        }
+        self.offered.retain(|name, _| policy.tls_services().any(|(service, _)| service.name == *name));
+        for (service, tls) in policy.tls_services() {
+            if let Err(error) = self.offer(&service.name, tls) {
+                wrong.push(format!("service {}: {error}", service.name));
+            }
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+    }
+
+    /// Returns what a service offers.
+    pub fn of(&self, service: &str) -> Option<ServerTls> {
+        self.offered.get(service).map(|offered| offered.tls.clone())
+    }
+
+    /// Returns whether the certificates of a service with TLS are here.
+    pub fn has(&self, service: &str) -> bool {
+        self.offered.contains_key(service)
+    }
+
+    /// Returns whether files have changed, which are looked at every few seconds.
+    pub fn look_again(&mut self, now: Instant) -> bool {
+        if self.looked.is_some_and(|at| now.saturating_since(at) < LOOK) {
+            return false;
+        }
+        self.looked = Some(now);
+        self.tried.iter().any(|(name, stamps)| *stamps != self.stamps(name))
+    }
+
+    /// Makes what a service offers, unless it is made of the same.
+    fn offer(&mut self, service: &str, options: &ServiceTls) -> Result<(), String> {
+        let lacks = |name: &&String| !self.loaded.contains_key(*name);
+        let lacking: Vec<String> = options.certificates.iter().filter(lacks).cloned().collect();
+        if !lacking.is_empty() {
+            return Err(format!(
+                "this proxy has not all of its certificates; copy {} to {}",
+                lacking
+                    .iter()
+                    .map(|name| format!("{name}.pem and {name}.key"))
+                    .collect::<Vec<_>>()
+                    .join(", "),
+                self.folder.display()
+            ));
+        }
+        let used: Vec<&Loaded> =
+            options.certificates.iter().filter_map(|name| self.loaded.get(name)).collect();
+        let stamps: Vec<_> = used.iter().map(|loaded| loaded.stamps).collect();
+        let former = self.offered.get(service);
+        if former.is_some_and(|offered| offered.options == *options && offered.stamps == stamps) {
+            return Ok(());
+        }
+        let certificates: Vec<Certificate> = used.iter().map(|loaded| loaded.certificate.clone()).collect();
+        let least = match options.min_version {
+            csp_policy::TlsVersion::Tls12 => TlsVersion::Tls12,
+            csp_policy::TlsVersion::Tls13 => TlsVersion::Tls13,
+        };
+        // Sessions are resumed after a certificate was renewed, too.
+        let tickets =
+            former.and_then(|offered| offered.tickets.clone()).or_else(|| ring::Ticketer::new().ok());
+        let provider = Arc::clone(&self.provider);
+        let tls = ServerTls::new(provider, &certificates, least, &options.alpn, tickets.clone());
+        let tls = tls.map_err(|error| error.to_string())?;
+        let offered = Offered { options: options.clone(), stamps, tickets, tls };
+        self.offered.insert(service.to_owned(), offered);
+        Ok(())
+    }
+
+    fn files(&self, name: &str) -> [PathBuf; 2] {
+        ["pem", "key"].map(|suffix| self.folder.join(format!("{name}.{suffix}")))
+    }
+
+    fn stamps(&self, name: &str) -> [Option<Stamp>; 2] {
+        let stamp = |path: PathBuf| {
+            let file = fs::metadata(path).ok()?;
+            Some((file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
+        };
+        self.files(name).map(stamp)
+    }
+
+    fn read(&self, name: &str) -> Result<Certificate, String> {
+        let [chain, key] = self.files(name);
+        let (key_text, key) = match key.exists() {
+            true => (private_file::read(&key, FILE_LEN_MAX), key),
+            false => (private_file::read(&chain, FILE_LEN_MAX), chain.clone()),
+        };
+        let of = |path: &Path, error: String| format!("certificate {name}: {}: {error}", path.display());
+        let chain_text = read_public(&chain).map_err(|error| of(&chain, error))?;
+        let key_text = key_text.map_err(|error| of(&key, error))?;
+        Certificate::from_pem(&self.provider, name, &chain_text, key_text.as_bytes())
+            .map_err(|error| of(&key, error.to_string()))
+    }
+}
+
+fn read_public(path: &Path) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
+    file.take(FILE_LEN_MAX).read_to_end(&mut bytes).map_err(|error| format!("cannot be read: {error}"))?;
+    Ok(bytes)
+}
