@@ -85,6 +85,7 @@ impl<O> Context<'_, O> {
                         Stage::Joined(Joint { peer, member: None }) => {
                             self.flows.ends(peer, End::ClosedByServer);
                         }
+                        Stage::Behind(upstream) => self.flows.server_finished(upstream),
                         _ => flow.ends(End::ClosedByClient),
                     }
                 }

@@ -71,7 +71,12 @@ impl<O: ProxyOutput> Context<'_, O> {
         })
     }
 
-    /// Returns whether the process of an upstream connection has finished or ended.
+    /// Returns whether a plain server may be chosen for a flow: hairpins reach processes only.
+    pub(crate) fn may_call(&self, label: FlowLabel) -> bool {
+        !self.flows.is_inner(label) || self.upstreams.is_of(label)
+    }
+
+    /// Returns whether the server of an upstream connection has finished or ended.
     pub(crate) fn is_finishing(&self, label: FlowLabel) -> bool {
         let finished = self.flows.get(label).is_some_and(|flow| flow.app_finished);
         finished || self.upstreams.get(label).is_some_and(|end| end.ended.is_some())

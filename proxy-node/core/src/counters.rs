@@ -19,7 +19,7 @@ pub struct Counters {
     pub connections_passive: u64,
     /// Connections opened for applications.
     pub connections_active: u64,
-    /// Connections opened to plain servers for clients.
+    /// Connections opened to plain servers for clients and local services.
     pub connections_called: u64,
     /// Those of them that were not established.
     pub calls_failed: u64,
@@ -31,7 +31,7 @@ pub struct Counters {
     pub checks: u64,
     /// Those of them that failed.
     pub checks_failed: u64,
-    /// Bytes passed between clients and plain servers.
+    /// Bytes passed between plain servers and clients or local services.
     pub joined_bytes: u64,
     /// Connections between two programs of the cluster that use no TCP.
     pub connections_hairpin: u64,

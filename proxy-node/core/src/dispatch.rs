@@ -80,6 +80,7 @@ impl Dispatcher {
     /// Replaces the application nodes that get no new connections.
     pub(crate) fn set_draining(&mut self, nodes: HashSet<NodeId>) {
         self.pools.set_draining(nodes);
+        self.pools.set_unreviewed();
     }
 
     /// Removes a channel, with its process's listeners.
@@ -199,6 +200,7 @@ impl Dispatcher {
             self.note_backlog(cx.tcp, service);
         }
         self.pools.set_readied(); // waiting connections may belong to another service now
+        self.pools.set_unreviewed();
     }
 
     /// Returns a service by its number.
@@ -224,11 +226,7 @@ impl Dispatcher {
         }
         let id = |member: MemberId| self.pools.get(member).map(|m| m.id(member));
         let excluded = excluded.only(|server| id(server.member) == Some(server));
-        // Local services reach processes only.
-        let members = || {
-            let known = service.members().filter_map(|id| Some((id, self.pools.get(id)?)));
-            known.filter(|(_, member)| member.node().is_some())
-        };
+        let members = || service.members().filter_map(|id| Some((id, self.pools.get(id)?)));
         let mut allowed = members().filter(|(id, _)| !excluded.has(*id)).peekable();
         match () {
             () if members().next().is_none() => Err(OpenError::NoMember),
@@ -393,18 +391,18 @@ impl Dispatcher {
 
     /// Sends OPEN to a process, or calls a plain server; `false` if none would accept a connection.
     fn offer(&mut self, cx: &mut Context<'_, impl ProxyOutput>, label: FlowLabel) -> bool {
-        let known = cx.flows.get(label).map(|flow| (flow.service, flow.tuple.remote.ip()));
-        let Some((number, client)) = known else { return true };
+        let known = cx.flows.get(label).map(|flow| (flow.service, flow.tuple));
+        let Some((number, tuple)) = known else { return true };
         let excluded = *cx.upstreams.excluded(label);
         while let Some(service) = self.services.get_mut(number) {
-            let is_inner = cx.flows.is_inner(label);
-            let resort = service.resort(&self.pools, &excluded, !is_inner);
-            let candidates = service.members_but(&excluded, resort, client);
-            let local = service.spec.address.ip();
+            let may_call = cx.may_call(label);
+            let resort = service.resort(&self.pools, &excluded, may_call);
+            let candidates = service.members_but(&excluded, resort, tuple.remote.ip());
+            let local = tuple.local.ip();
             let barred = |channel| self.offers.is_barred(label, channel);
-            let chosen = match is_inner {
-                true => self.pools.choose(cx.now, candidates, local, barred).map(Chosen::Process),
-                false => self.pools.choose_any(cx.now, candidates, local, barred),
+            let chosen = match may_call {
+                true => self.pools.choose_any(cx.now, candidates, local, barred),
+                false => self.pools.choose(cx.now, candidates, local, barred).map(Chosen::Process),
             };
             let member = match chosen {
                 None => return false,

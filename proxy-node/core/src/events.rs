@@ -156,6 +156,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             return self.client_failed(label, code);
         }
         self.pump.enqueue(self.cx.flows, label);
+        self.server_broken(label);
         // A local service, or the other end of two joined connections, may never read the remaining bytes,
         // where a process would close the connection.
         let flow = self.cx.flows.get(label);
@@ -217,6 +218,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             | Stage::Calling(_)
             | Stage::Called(_)
             | Stage::Joined(_)
+            | Stage::Behind(_)
             | Stage::Checking(_)
             | Stage::Finishing => None,
         });

@@ -12,7 +12,7 @@
 //!  client SYN..ACK, local service ──▶ Local ── the service or the client is done ──▶ Finishing or (gone)
 //!  Open ── HAND_OVER ──▶ Left ── TAKE_OVER, by another process ──▶ Open
 //!  Pending, plain server chosen ──▶ Calling ── SYN/ACK ──▶ Joined ── both ends ──▶ Finishing or (gone)
-//!  the connection to that server:   Called ── SYN/ACK ──▶ Joined
+//!  the connection to that server:   Called ── SYN/ACK ──▶ Joined; for a local service: Behind
 //! ```
 
 use std::collections::HashMap;
@@ -52,6 +52,8 @@ pub enum Stage {
     Called(FlowLabel),
     /// Bytes pass between this connection and another one.
     Joined(Joint),
+    /// A connection to a plain server that a local service uses by this upstream connection.
+    Behind(FlowLabel),
     /// A connection that examines a plain server.
     Checking(ServerId),
     /// The application has closed it; the TCB delivers the remaining bytes.
@@ -154,6 +156,7 @@ impl Flow {
             | Stage::Calling(_)
             | Stage::Called(_)
             | Stage::Joined(_)
+            | Stage::Behind(_)
             | Stage::Checking(_)
             | Stage::Finishing => None,
             Stage::Offered(choice) => Some(choice.channel),
@@ -174,6 +177,7 @@ impl Flow {
             | Stage::Calling(_)
             | Stage::Called(_)
             | Stage::Joined(_)
+            | Stage::Behind(_)
             | Stage::Checking(_)
             | Stage::Finishing => None,
         }
@@ -297,6 +301,13 @@ impl FlowTable {
     pub(crate) fn ends(&mut self, label: FlowLabel, end: End) {
         if let Some(flow) = self.get_mut(label) {
             flow.ends(end);
+        }
+    }
+
+    /// Records that the server of a local service's upstream connection has finished.
+    pub(crate) fn server_finished(&mut self, upstream: FlowLabel) {
+        if let Some(flow) = self.get_mut(upstream) {
+            flow.app_finished = true;
         }
     }
 

@@ -13,7 +13,7 @@
 //!  egress: sources of active opens          recorder: trace, ended flows, counters
 //!  idle: clients that give way to new ones when no room is left
 //!  hairpin: connections between two processes, client's ends of each other
-//!  upstream: connections of local services to processes
+//!  upstream: connections of local services to processes and plain servers
 //!  servers: connections to plain servers, joined with those of clients
 //! ```
 //! Each part owns its fields; its methods take what they need of the others as arguments (`Context`).
@@ -116,7 +116,7 @@ pub struct CoreConfig {
     pub trace_events: usize,
     /// Connections between programs of the cluster that do not use the LAN.
     pub hairpin: HairpinConfig,
-    /// Largest number of connections of local services to processes. Their labels follow those of hairpins.
+    /// Largest number of connections of local services to servers. Their labels follow those of hairpins.
     pub upstreams: usize,
 }
 
@@ -409,7 +409,8 @@ impl<S: LocalServices> ProxyCore<S> {
             [self.hairpin.resets_deadline(), self.pump.failures_deadline(), self.upstreams.deadline()];
         let own =
             [pending, dispatcher.left_deadline(), dispatcher.offers_deadline()].into_iter().chain(resets);
-        let calls = [self.calls.deadline(), dispatcher.retry_deadline()];
+        let apart = self.upstreams.excluding_len() > 0;
+        let calls = [self.calls.deadline(), dispatcher.retry_deadline(apart)];
         let begins = [self.prefaces.deadline(), self.tls.deadline()];
         own.chain(calls)
             .chain(begins)

@@ -184,6 +184,7 @@ impl Pump {
         match stage {
             Stage::Open(_) => {}
             Stage::Joined(joint) => return self.pump_joined(cx, label, joint.peer),
+            Stage::Behind(upstream) => return self.pump_upstream(cx, local, link, upstream, false),
             Stage::Checking(_) => {
                 self.done.push_back((label, Step::Idle)); // its answer is read by then
                 return false;

@@ -10,7 +10,8 @@
 //! Both connections are flows of the TCP engine, each the other's peer. Bytes are copied once, from the
 //! memory for received bytes to that for bytes to send; a window closes while the other connection takes
 //! nothing. The end of either stream is passed on after its bytes, and so is a reset. A client does not see
-//! that a server could not be reached while another one may be.
+//! that a server could not be reached while another one may be. A request of a local service is called for in
+//! the same way; the connection is then one behind that of the service ([`upstream`](super::upstream)).
 
 pub(crate) mod affinity;
 mod checks;
@@ -26,6 +27,7 @@ use super::events::{NO_SERVICE, new_flow};
 use super::flow::{Call, Joint, Stage};
 use super::pump::Pump;
 use super::service::local::LocalServices;
+use super::service::upstream::Ended;
 use super::service::{ClientEnd as _, TcpEnd, TlsEnd};
 use super::{ProxyOutput, reason};
 
@@ -191,8 +193,14 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.dispatcher.plain_up(now, call.member);
         let header = self.dispatcher.service(service).and_then(|service| service.spec.servers.header);
         if let Some(header) = header {
-            let bytes = header.bytes(tuple.remote, tuple.local);
+            let bytes = match self.cx.upstreams.get(client) {
+                None => header.bytes(tuple.remote, tuple.local),
+                Some(end) => end.header(header, tuple.remote),
+            };
             self.cx.tcp.write(now, server, &bytes);
+        }
+        if self.cx.upstreams.is_of(client) {
+            return self.upstream_called(client, server, call.member);
         }
         let joint = Joint { peer: server, member: Some(call.member) };
         self.cx.flows.set_stage(now, client, Stage::Joined(joint));
@@ -232,9 +240,13 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         let Some(flow) = self.cx.flows.set_stage(self.cx.now, client, Stage::Pending) else { return };
         flow.calls = flow.calls.saturating_add(1);
         let calls = flow.calls;
+        let server = self.dispatcher.pools().get(call.member).map(|member| member.id(call.member));
         self.dispatcher.release_plain((call.member, true));
         if calls < CALLS_MAX {
             return self.dispatcher.dispatch(&mut self.cx, client);
+        }
+        if self.cx.upstreams.is_of(client) {
+            return self.upstream_uncalled(client, server, code);
         }
         let counters = &mut self.cx.recorder.counters;
         match code {
@@ -293,9 +305,10 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Processes the regular end of a joined connection: its client has finished, and has acknowledged what
     /// the other connection's had finished with. What is left of that one is the engine's.
     pub(super) fn joined_closed(&mut self, label: FlowLabel) {
-        let Some(Stage::Joined(Joint { peer, member })) = self.cx.flows.get(label).map(|flow| flow.stage)
-        else {
-            return;
+        let Joint { peer, member } = match self.cx.flows.get(label).map(|flow| flow.stage) {
+            Some(Stage::Joined(joint)) => joint,
+            Some(Stage::Behind(upstream)) => return self.upstream_ended(upstream, Ended::Closed),
+            _ => return,
         };
         match self.cx.tls.has(peer) {
             false => self.cx.shutdown_stream(peer),
@@ -344,6 +357,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             Stage::Joined(Joint { peer, .. }) if self.stage_is(peer, |at| at.is_joined_to(label)) => {
                 self.reset_after_written(peer);
             }
+            Stage::Behind(upstream) if self.stage_is(upstream, |at| at.is_joined_to(label)) => {
+                self.upstream_ended(upstream, Ended::Reset);
+            }
             _ => {}
         }
     }
@@ -358,7 +374,11 @@ impl<O: ProxyOutput, S> Turn<'_, O, S> {
 impl Stage {
     /// Returns whether bytes pass between this connection and `label`.
     fn is_joined_to(&self, label: FlowLabel) -> bool {
-        matches!(self, Stage::Joined(joint) if joint.peer == label)
+        match self {
+            Stage::Joined(joint) => joint.peer == label,
+            Stage::Behind(upstream) => *upstream == label,
+            _ => false,
+        }
     }
 
     /// Returns whether this is a client's whose connection to a server is `label`.
@@ -385,8 +405,8 @@ impl Pump {
         let (is_from, is_to) = (cx.tls.has(from), cx.tls.has(to));
         let moved = match is_from || is_to {
             false => cx.tcp.pass(cx.now, from, to, PASS_MAX),
-            true if is_from => pass_plaintext(cx, from, to),
-            true => pass_to_session(cx, from, to),
+            true if is_from => pass_plaintext(cx, from, to, PASS_MAX),
+            true => pass_to_session(cx, from, to, PASS_MAX),
         };
         if moved > 0 {
             cx.recorder.counters.joined_bytes += moved as u64;
@@ -429,12 +449,18 @@ impl Pump {
     }
 }
 
-/// Passes the plaintext of a client's session on to its server. Returns the number of bytes.
-fn pass_plaintext<O>(cx: &mut Context<'_, O>, from: FlowLabel, to: FlowLabel) -> usize {
+/// Passes up to `max` bytes of plaintext of a client's session on to its server. Returns their number.
+pub(super) fn pass_plaintext<O>(
+    cx: &mut Context<'_, O>,
+    from: FlowLabel,
+    to: FlowLabel,
+    max: usize,
+) -> usize {
     let mut moved = 0;
-    while moved < PASS_MAX {
+    while moved < max {
         let Some(secured) = cx.tls.get_mut(from) else { break };
         let plaintext = secured.session.plaintext();
+        let plaintext = &plaintext[..plaintext.len().min(max - moved)];
         let (wanted, written) = (plaintext.len(), cx.tcp.write(cx.now, to, plaintext));
         secured.session.consume(written);
         secured.advance(cx.tcp, cx.now);
@@ -446,9 +472,14 @@ fn pass_plaintext<O>(cx: &mut Context<'_, O>, from: FlowLabel, to: FlowLabel) ->
     moved
 }
 
-/// Passes a server's bytes on to the session of its client. Returns the number of bytes.
-fn pass_to_session<O>(cx: &mut Context<'_, O>, from: FlowLabel, to: FlowLabel) -> usize {
-    let room = TlsEnd { now: cx.now, label: to, tcp: cx.tcp, tls: cx.tls }.room().min(PASS_MAX);
+/// Passes up to `max` bytes of a server on to the session of its client. Returns their number.
+pub(super) fn pass_to_session<O>(
+    cx: &mut Context<'_, O>,
+    from: FlowLabel,
+    to: FlowLabel,
+    max: usize,
+) -> usize {
+    let room = TlsEnd { now: cx.now, label: to, tcp: cx.tcp, tls: cx.tls }.room().min(max);
     let Some(secured) = cx.tls.get_mut(to) else { return 0 };
     cx.tcp.peek(from, room).for_each(|slice| secured.session.write(slice));
     cx.tls.flush_later(to);

@@ -26,8 +26,8 @@
 //! the application's end: it fits what passes bytes on, possibly examined. A protocol of which one client's
 //! connection carries requests for several members, such as HTTP, ends streams and is therefore a *local*
 //! service: it has timers, is called for either side, and opens connections to members itself ([`upstream`]),
-//! between which and its clients it moves bytes without copying them. It stands beside the others in a
-//! [`both::Both`].
+//! between which and its clients it moves bytes, those of a process without copying them. It stands beside
+//! the others in a [`both::Both`].
 
 pub mod between;
 pub mod both;
@@ -119,6 +119,11 @@ pub trait ClientEnd {
 
     /// Returns whether the client has finished: no bytes follow the readable ones.
     fn is_finished(&self) -> bool;
+
+    /// Returns the application protocol that the client's TLS handshake has chosen (RFC 7301), if any.
+    fn protocol(&self) -> Option<&[u8]> {
+        None
+    }
 
     /// Writes bytes, which are in `buffer` if one is given; returns the number accepted. All are accepted
     /// within the window that was last [set](Self::set_window).

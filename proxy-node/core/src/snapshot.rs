@@ -150,7 +150,7 @@ impl<S> ProxyCore<S> {
                 Stage::Left(_) => "handed over",
                 Stage::Calling(_) => "calling",
                 Stage::Called(_) => "called",
-                Stage::Joined(_) => "joined",
+                Stage::Joined(_) | Stage::Behind(_) => "joined",
                 Stage::Checking(_) => "checking",
                 Stage::Finishing => "finishing",
             };

@@ -89,17 +89,17 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.cx.tcp.set_send_capacity(label, window);
         let begins = Begins { service, tuple, deadline: self.cx.now + HANDSHAKE_TIMEOUT };
         self.cx.tls.begin(label, session, begins, window);
-        self.cx.tls.to_advance.push_back(label);
+        self.cx.tls.advance_later(label);
         true
     }
 
     /// Continues some of the handshakes with something to process. Returns whether others are left.
     pub(super) fn advance_handshakes(&mut self) -> bool {
         for _ in 0..HANDSHAKES_PER_PASS {
-            let Some(label) = self.cx.tls.to_advance.pop_front() else { return false };
+            let Some(label) = self.cx.tls.next_to_advance() else { return false };
             self.advance_handshake(label);
         }
-        !self.cx.tls.to_advance.is_empty()
+        self.cx.tls.has_to_advance()
     }
 
     fn advance_handshake(&mut self, label: FlowLabel) {
@@ -136,7 +136,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Processes changes at the connection of a session: bytes, room, the end of the stream.
     pub(super) fn session_changed(&mut self, label: FlowLabel) {
         if self.cx.tls.get(label).is_some_and(|secured| secured.begins.is_some()) {
-            return self.cx.tls.to_advance.push_back(label);
+            return self.cx.tls.advance_later(label);
         }
         let failed = self.cx.advance_session(label);
         self.cx.tls.flush_later(label);

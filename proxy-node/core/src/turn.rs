@@ -29,6 +29,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             let handshakes = self.advance_handshakes();
             self.dispatcher.serve_backlogs(&mut self.cx);
             self.call_servers();
+            self.review_upstreams();
             let pumped = self.pump.pump(&mut self.cx, self.local, self.link);
             let readied = self.settle_local() | self.serve_requests();
             self.settle_hairpins();
@@ -270,6 +271,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                 | Stage::Calling(_)
                 | Stage::Called(_)
                 | Stage::Joined(_)
+                | Stage::Behind(_)
                 | Stage::Checking(_)
                 | Stage::Finishing => {
                     self.cx.flows.ends(label, End::ServerLost);

@@ -1,20 +1,22 @@
 //! Upstream connections of local services: flows whose client's end is the local service itself.
 //!
 //! ```text
-//!             ACCEPTED              Step::Close                 CLOSE of the process, or time
+//!        ACCEPTED, SYN/ACK          Step::Close                 CLOSE of the process, or time
 //!  Asked ───────────────▶ Served ───────────────▶ Closing ──────────────────────────────────▶ (gone)
-//!    └─ refused, late,      └─ process gone and all read, both finished, reset ─────────────▶ (gone)
+//!    └─ refused, late,      └─ server gone and all read, both finished, reset ──────────────▶ (gone)
 //!       cancelled ────────────────────────────────────────────────────────────────────────▶ (gone)
 //! ```
-//! The flow table has their stages towards the process ([`Stage`](crate::Stage)). This part owns their
+//! The flow table has their stages towards the server ([`Stage`](crate::Stage)). This part owns their
 //! labels, the bytes that processes sent and services have not read, the requests by token, and their
 //! deadlines. The bytes lie in the TCP engine's memory for sending, so that they can move to a client without
-//! copying.
+//! copying. Those of plain servers are the TCP engine's ([`plain`]).
 
 mod course;
 mod ends;
+mod plain;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::SocketAddr;
 
 use csp_tcp::{HeldBytes, Stack};
 use csp_types::{Duration, FlowLabel, Instant, LabelAllocator};
@@ -50,12 +52,17 @@ pub(crate) struct End {
     excluded: Excluded,
     /// Time at which the request fails, or the closed connection is reset.
     deadline: Option<Instant>,
+    /// The address to which the client has connected, or that of the service; `None` if servers learn of no
+    /// client.
+    front: Option<SocketAddr>,
     /// The error reported for the request when the flow is removed.
     error: OpenError,
     /// How the connection has ended at the process.
     pub(crate) ended: Option<Ended>,
     /// Whether the service sends no more.
     finished: bool,
+    /// Its server gets no new connections. Known once the connection is served.
+    unwanted: bool,
     /// Whether the service's DATA waits for the lane.
     parked: bool,
     /// Bytes of the process that the service has not read.
@@ -86,6 +93,13 @@ pub(crate) struct Upstreams {
     /// Requests with excluded members that wait for a process, in order of arrival. They are not in a
     /// backlog, where a request that no process can serve would block the others.
     excluding: VecDeque<FlowLabel>,
+}
+
+impl End {
+    /// Returns whether the service uses the connection.
+    fn is_served(&self) -> bool {
+        self.state == State::Served
+    }
 }
 
 impl Upstreams {
@@ -134,9 +148,11 @@ impl Upstreams {
             token,
             excluded,
             deadline,
+            front: None,
             error: OpenError::NoServer,
             ended: None,
             finished: false,
+            unwanted: false,
             parked: false,
             held: HeldBytes::default(),
         });
@@ -240,7 +256,17 @@ impl Upstreams {
 
     /// Returns whether a service uses this connection.
     pub(crate) fn is_served(&self, label: FlowLabel) -> bool {
-        self.get(label).is_some_and(|end| end.state == State::Served)
+        self.get(label).is_some_and(End::is_served)
+    }
+
+    /// Returns whether the server of a connection that the service uses gets new connections.
+    pub(crate) fn is_wanted(&self, label: FlowLabel) -> bool {
+        self.get(label).is_some_and(|end| end.is_served() && !end.unwanted)
+    }
+
+    /// Returns the connections that services use.
+    fn served(&self) -> impl Iterator<Item = FlowLabel> {
+        self.ends.iter().flatten().filter(|end| end.is_served()).map(|end| end.label)
     }
 
     /// Records that a connection no longer waits for its lane; `false` if it did not wait.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::server::ProducesTickets;
+use rustls::time_provider::TimeProvider;
 use rustls::version::{TLS12, TLS13};
 
 use super::certificates::ByServerName;
@@ -54,7 +55,7 @@ impl ServerTls {
     /// # Errors
     /// If there is no certificate, or the provider lacks what a version needs.
     pub fn new(
-        provider: Arc<CryptoProvider>,
+        (provider, time): (Arc<CryptoProvider>, Arc<dyn TimeProvider>),
         certificates: &[Certificate],
         least: TlsVersion,
         protocols: &[String],
@@ -65,7 +66,7 @@ impl ServerTls {
             TlsVersion::Tls12 => &[&TLS13, &TLS12],
             TlsVersion::Tls13 => &[&TLS13],
         };
-        let config = ServerConfig::builder_with_provider(provider).with_protocol_versions(versions);
+        let config = ServerConfig::builder_with_details(provider, time).with_protocol_versions(versions);
         let config = config.map_err(|error| ConfigError::Provider(error.to_string()))?;
         let mut config = config.with_no_client_auth().with_cert_resolver(Arc::new(resolver));
         config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();

@@ -179,6 +179,12 @@ impl Session {
         self.established
     }
 
+    /// Returns the application protocol that the handshake has chosen (RFC 7301), if any.
+    #[must_use]
+    pub fn protocol(&self) -> Option<&[u8]> {
+        self.connection.alpn_protocol()
+    }
+
     /// Returns whether the peer has ended its stream, by close_notify: nothing follows the readable bytes.
     #[inline]
     #[must_use]

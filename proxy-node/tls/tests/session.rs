@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use csp_tls::{Certificate, CertificateError, Failure, ServerTls, Session, TlsVersion};
 use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::time_provider::DefaultTimeProvider;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
@@ -32,8 +33,14 @@ fn both(
     let certificates: Vec<Certificate> = made.into_iter().map(|(certificate, _)| certificate).collect();
     let tickets = rustls::crypto::ring::Ticketer::new().unwrap();
     let protocols = ["http/1.1".to_owned()];
-    let tls =
-        ServerTls::new(provider(), &certificates, TlsVersion::Tls12, &protocols, Some(tickets)).unwrap();
+    let tls = ServerTls::new(
+        (provider(), Arc::new(DefaultTimeProvider)),
+        &certificates,
+        TlsVersion::Tls12,
+        &protocols,
+        Some(tickets),
+    )
+    .unwrap();
     let client = ClientConfig::builder_with_provider(provider()).with_protocol_versions(versions).unwrap();
     (tls, client.with_root_certificates(roots).with_no_client_auth())
 }

@@ -12,6 +12,10 @@
 //!
 //! The framings of messages: one outcome for any slices, within the bounds.
 //!
+//! HTTP/1.1: one outcome for any slices; what is forwarded means the same to the next program.
+//!
+//! HTTP/2: each accepted head is one head of HTTP/1.1; every stream and connection ends, within the bounds.
+//!
 //! Formats: what is read from a message does not depend on its slices, and is written and read again alike,
 //! also as JSON.
 //!
@@ -26,6 +30,8 @@
 mod context;
 mod declarations;
 mod formats;
+mod http;
+mod http2;
 mod lan;
 mod objects;
 mod packets;
@@ -47,6 +53,8 @@ mod zmtp;
 pub use context::CONTEXT;
 pub use declarations::DECLARATIONS;
 pub use formats::{FORMATS_JSON, FORMATS_MESSAGE, FORMATS_SCHEMA};
+pub use http::{HTTP_BODY, HTTP_EXCHANGE, HTTP_HEAD, HTTP_ROUTE};
+pub use http2::{HTTP2_CLIENT, HTTP2_MEMBER};
 pub use lan::{ARP, ETHERNET, ICMP, IPV4, IPV6, PROXY_PROTOCOL, TCP};
 pub use objects::OBJECTS;
 pub use packets::PACKETS;

@@ -1,5 +1,5 @@
-//! Guards what the data path costs: instructions a segment, a request and a message, counted by callgrind
-//! (Debian package valgrind), must not exceed those of `instructions.txt` by more than 3 %.
+//! Guards what the data path costs: instructions a segment, a head, a request and a message, counted by
+//! callgrind (Debian package valgrind), must not exceed those of `instructions.txt` by more than 3 %.
 //!
 //! The program runs itself under callgrind, once for each case; only the functions that a case names are
 //! counted. Segments are those of the engine's bench. Requests and messages are what further ones add to a
@@ -18,6 +18,7 @@
 #[path = "../benches/fixture/mod.rs"]
 mod fixture;
 mod forwarding;
+mod http;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -52,13 +53,17 @@ const FLOWS: [u32; 2] = [1_000, 200_000];
 const FLOWS_LIMIT: f64 = 1.05;
 const FORWARDED: [&str; 2] = ["packet forwarded, of 1,000 flows", "packet forwarded, of 200,000 flows"];
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 16] = [
     (LIBRARY, "library", "measured_library", false),
     ("segment in, 1,448 B", "segments", "measured_segment_in", false),
     ("segment out, 1,448 B", "segments", "measured_segment_out", false),
     ("acknowledgement in", "segments", "measured_acknowledgement", false),
     (FORWARDED[0], "forwarded few", "measured_forward", false),
     (FORWARDED[1], "forwarded many", "measured_forward", false),
+    ("HTTP request of curl, head read", "http curl", "measured_head", false),
+    ("HTTP request of Chrome, head read", "http chrome", "measured_head", false),
+    ("HTTP request of Chrome, head passed on", "http request", "measured_passed_request", false),
+    ("HTTP response, head passed on", "http response", "measured_passed_response", false),
     ("connection with a request, network node", "requests", "measured_network_turn", true),
     ("connection with a request, proxy", "requests", "measured_proxy_turn", true),
     ("connection with a request in the log, proxy", "logged requests", "measured_proxy_turn", true),
@@ -129,6 +134,28 @@ fn forwarded(flows: u32) {
     assert_eq!(bench.sent() - before, CALLS as u64);
 }
 
+#[inline(never)]
+fn measured_head(heads: &mut http::Heads, text: &str) -> usize {
+    heads.read(text)
+}
+
+#[inline(never)]
+fn measured_passed_request(heads: &mut http::Heads, text: &str) -> usize {
+    heads.pass_request(text)
+}
+
+#[inline(never)]
+fn measured_passed_response(heads: &mut http::Heads, text: &str) -> usize {
+    heads.pass_response(text)
+}
+
+fn heads(text: &str, measured: fn(&mut http::Heads, &str) -> usize) {
+    let mut heads = http::Heads::new();
+    for _ in 0..CALLS {
+        assert!(black_box(measured(&mut heads, black_box(text))) > 0);
+    }
+}
+
 /// A scenario of the simulation without faults.
 fn quiet() -> Scenario {
     Scenario {
@@ -197,6 +224,10 @@ fn run(what: &str, count: u32) {
         "segments" => segments(),
         "forwarded few" => forwarded(FLOWS[0]),
         "forwarded many" => forwarded(FLOWS[1]),
+        "http curl" => heads(http::CURL, measured_head),
+        "http chrome" => heads(http::CHROME, measured_head),
+        "http request" => heads(http::CHROME, measured_passed_request),
+        "http response" => heads(http::RESPONSE, measured_passed_response),
         "requests" => requests(count, 1_000, false, false),
         "logged requests" => requests(count, 1_000, false, true),
         "downloads" => requests(count, 50_000, true, false),
@@ -224,7 +255,7 @@ fn collect(function: &str, what: &str, count: u32) -> f64 {
 fn count((name, what, function, difference): Case) -> f64 {
     let counted = match difference {
         true => (collect(function, what, 2 * FEW) - collect(function, what, FEW)) / f64::from(FEW),
-        false if what == "segments" || what.starts_with("forwarded") => {
+        false if ["segments", "forwarded", "http"].iter().any(|start| what.starts_with(start)) => {
             collect(function, what, 0) / CALLS as f64
         }
         false => collect(function, what, 0),

@@ -9,6 +9,7 @@ use csp_types::{FlowLabel, Instant};
 
 use super::Dispatcher;
 use super::pool::MemberId;
+use super::services::Service;
 use crate::flow::Flow;
 use crate::servers::CheckSpec;
 
@@ -16,6 +17,27 @@ impl Dispatcher {
     /// Releases the plain server of a flow. The flag says that the connection to it is not established.
     pub(crate) fn release_plain(&mut self, (member, calling): (MemberId, bool)) {
         self.pools.release_plain(member, calling);
+    }
+
+    /// Returns whether a service has members whose processes have channels.
+    pub(crate) fn has_processes(&self, service: u32) -> bool {
+        let mut members = self.services.get(service).into_iter().flat_map(Service::members);
+        members.any(|id| self.pools.get(id).is_some_and(|member| member.node().is_some()))
+    }
+
+    /// Returns whether something has changed since the last call by which a server may be
+    /// [wanted](Self::is_wanted) or not.
+    pub(crate) fn take_unreviewed(&mut self) -> bool {
+        self.pools.take_unreviewed()
+    }
+
+    /// Returns whether the server of a flow could be chosen for another connection of its service, apart
+    /// from limits of their number: the service names it with a weight, it is up, its node does not drain,
+    /// and if it is a backup, no other server is up.
+    pub(crate) fn is_wanted(&self, flow: &Flow) -> bool {
+        let member = flow.plain().map(|(member, _)| member).or(flow.choice().map(|choice| choice.member));
+        let service = self.services.get(flow.service).filter(|service| service.active);
+        service.zip(member).is_some_and(|(service, member)| service.wants(&self.pools, member))
     }
 
     /// Returns the next client for which a plain server was chosen.
@@ -44,8 +66,9 @@ impl Dispatcher {
     }
 
     /// Returns when [`retry_plain`](Self::retry_plain) is to be called; `None` while no connection waits.
-    pub(crate) fn retry_deadline(&self) -> Option<Instant> {
-        self.pools.retry_deadline().filter(|_| !self.services.waiting().is_empty())
+    /// `apart`: one waits that is in no backlog.
+    pub(crate) fn retry_deadline(&self, apart: bool) -> Option<Instant> {
+        self.pools.retry_deadline().filter(|_| apart || !self.services.waiting().is_empty())
     }
 
     /// Makes waiting connections look for plain servers that may be tried again.

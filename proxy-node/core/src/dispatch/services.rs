@@ -206,6 +206,15 @@ impl Service {
         Resort { backups, down: backups && all_down == AllDown::Serve && !any(true) }
     }
 
+    /// Returns whether this member could get connections now, apart from limits of their number.
+    pub(crate) fn wants(&self, pools: &Pools, member: MemberId) -> bool {
+        let resort = self.resort(pools, &Excluded::NONE, true);
+        let even_down = resort.down && pools.is_checked(member);
+        let has_turn = |entry: &PoolEntry| entry.weight > 0 && (resort.backups || !entry.backup);
+        let entry = self.members.iter().find(|entry| entry.member == member);
+        entry.is_some_and(has_turn) && (even_down || pools.is_usable(member, true))
+    }
+
     /// Returns its members that are not excluded, as candidates for a connection of this client.
     pub(crate) fn members_but(
         &self,

@@ -184,9 +184,9 @@ impl Dispatcher {
             return false;
         }
         let barred = |channel| channel == from.channel || self.offers.is_barred(label, channel);
-        let local = service.spec.address.ip();
+        let local = flow.tuple.local.ip();
         let excluded = *cx.upstreams.excluded(label);
-        let resort = service.resort(&self.pools, &excluded, !cx.flows.is_inner(label));
+        let resort = service.resort(&self.pools, &excluded, cx.may_call(label));
         let client = flow.tuple.remote.ip();
         let candidates = || service.members_but(&excluded, resort, client);
         let starved =

@@ -186,6 +186,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             | Stage::Calling(_)
             | Stage::Called(_)
             | Stage::Joined(_)
+            | Stage::Behind(_)
             | Stage::Checking(_) => false,
         };
         finished && waiting == 0 && informed

@@ -12,6 +12,8 @@
 //! Each level of pairs has a bit of its own in the numbers: the innermost pair bit 31, the pair around it bit
 //! 30, and so on. A pair clears its bit before it passes a number to its second service.
 
+use std::sync::Arc;
+
 use csp_quality::OutputLink;
 use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant, Owner};
@@ -249,6 +251,13 @@ impl<A: LocalServices, B: LocalServices> LocalServices for Both<A, B> {
         match second {
             true => self.second.opened(now, token >> 1, outcome),
             false => self.first.opened(now, token >> 1, outcome),
+        }
+    }
+
+    fn waits(&mut self, now: Instant, token: u64, service: &Arc<str>) {
+        match token & 1 == Which::Second as u64 {
+            true => self.second.waits(now, token >> 1, service),
+            false => self.first.waits(now, token >> 1, service),
         }
     }
 

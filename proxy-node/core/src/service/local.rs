@@ -6,7 +6,9 @@
 //!  [LoopEnd]  ◀─ bytes, end, reset ─│ messages… │ ◀── bytes for it, from other connections of the service
 //!                                   └───────────┘
 //! ```
-//! A local service may open connections to processes itself ([`upstream`](super::upstream)).
+//! A local service may open connections to servers itself ([`upstream`](super::upstream)).
+
+use std::sync::Arc;
 
 use csp_quality::OutputLink;
 use csp_tcp::Buffer;
@@ -52,7 +54,12 @@ pub trait LocalServices: Between {
     /// cancelled. After success the connection is served.
     fn opened(&mut self, _: Instant, _token: u64, _: Result<Opened, OpenError>) {}
 
-    /// Processes changes at an upstream connection: readable bytes, room for more, the end of the process's
+    /// Reports that a request for a connection to this service of the policy waits, since no server takes
+    /// one now. [`opened`](Self::opened) or its withdrawal follows. Connections to it that are kept idle may
+    /// take the place.
+    fn waits(&mut self, _: Instant, _token: u64, _service: &Arc<str>) {}
+
+    /// Processes changes at an upstream connection: readable bytes, room for more, the end of the server's
     /// stream or of its connection. Also called after [`next_ready`](Self::next_ready) has returned it. A
     /// connection that has [ended](super::upstream::UpstreamEnd::ended) is removed when all its bytes are
     /// consumed.

@@ -38,6 +38,10 @@ impl ClientEnd for TlsEnd<'_> {
         self.tls.get(self.label).is_none_or(|secured| secured.session.is_closed_by_peer())
     }
 
+    fn protocol(&self) -> Option<&[u8]> {
+        self.tls.get(self.label)?.session.protocol()
+    }
+
     fn write(&mut self, bytes: &[u8], _: Option<&Buffer>) -> usize {
         let taken = bytes.len().min(self.room());
         if let Some(secured) = self.tls.get_mut(self.label).filter(|_| taken > 0) {

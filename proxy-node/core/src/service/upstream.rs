@@ -1,26 +1,34 @@
-//! Upstream connections: a local service is the client's end of a flow whose application's end is a process
-//! of a pool.
+//! Upstream connections: a local service is the client's end of a flow whose other end is a server of a pool,
+//! which is a process or a plain server.
 //!
 //! ```text
 //!  client ── bytes, end ──▶ ┌──────────────┐ ── DATA, SHUTDOWN ──▶ channel of a process
 //!   [ClientEnd]             │ local service│      [UpstreamEnd]
 //!         ◀── bytes, end ── └──────────────┘ ◀── DATA, CREDIT ────
-//!                  └────────── splice ──────────┘
+//!                  └────────── splice ──────────┘            or TCP, to a plain server
 //!
 //!  Request::Open ──▶ pending ── OPEN, ACCEPTED ──▶ opened(Ok) ──▶ served ──▶ upstream_gone
-//!                       ├─ no process, refused, deadline ─▶ opened(Err)
+//!                       │  └── SYN, SYN/ACK ─────────┘
+//!                       ├─ no server, refused, deadline ─▶ opened(Err)
 //!                       └─ Request::Cancel ─▶ (no report)
 //! ```
-//! The flow has the stages, offers, credits and time limits of any other flow. What the process sends stays
-//! in the memory in which it arrived until the service consumes it or moves it to a client: it is bounded by
-//! the process's window, for which memory is reserved. What the service writes leaves as DATA at once, within
-//! the process's credit; nothing is queued.
+//! The flow has the stages, offers, credits and time limits of any other flow. What the server sends stays
+//! in the memory in which it arrived until the service consumes it or moves it to a client. It is bounded by
+//! the window: that of a process, for which memory is reserved, or that of the TCP engine. What the service
+//! writes leaves as DATA at once, within the process's credit, and nothing is queued; or it is copied into
+//! the TCP engine's send queue, within its capacity, for which memory is reserved.
 //!
 //! A service may have any number of upstream connections, and use each for one client after the other. It
 //! [relates](Ends::relate) the two when a request passes, so that a trace shows both.
 //!
-//! The other end of an upstream connection is a process of a pool. A server that is reached over TCP would be
-//! another implementation of [`UpstreamEnd`] behind the same requests.
+//! Where the two kinds of servers differ:
+//!
+//! | | process | plain server |
+//! |---|---|---|
+//! | does not accept | [`OpenError::Refused`] at once | up to three servers are tried before that |
+//! | window of the server | that of the request, and wider on demand | the TCP engine sizes it |
+//! | after [`Step::Close`] | has [`CLOSING_MAX`](crate::CLOSING_MAX) to close | the TCP engine closes by itself |
+//! | sees as its peer | [`Upstream::client`] | the egress address; the client by the PROXY protocol |
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -92,16 +100,18 @@ pub struct Upstream {
     pub service: Arc<str>,
     /// Members that must not be chosen.
     pub excluded: Excluded,
-    /// The address that the process sees as its peer's.
+    /// The address that the process sees as its peer's, and that a header of the PROXY protocol names. If it
+    /// is unspecified, no client is named, since the connection is to serve several: the process sees the
+    /// address to which the client has connected, with this port, and the header names none.
     pub client: SocketAddr,
-    /// The client's connection whose request is served first, for the trace; [`FlowLabel::NONE`] if there is
-    /// none.
+    /// The client's connection whose request is served first, for the trace and for the address that a header
+    /// of the PROXY protocol names; [`FlowLabel::NONE`] if there is none.
     pub client_flow: FlowLabel,
-    /// Largest window of the process in bytes; 0: [`UPSTREAM_WINDOW`]. It is smaller while memory is short.
+    /// Largest window of a process in bytes; 0: [`UPSTREAM_WINDOW`]. It is smaller while memory is short.
     pub window: u32,
-    /// Time at which the request fails if no process has accepted it. `None`: with excluded members after
-    /// [`NO_SERVER_GRACE`](crate::NO_SERVER_GRACE); otherwise the limits of the service's backlog apply, and
-    /// a process that was offered the connection may take as long as it wants.
+    /// Time at which the request fails if no server has accepted it. With excluded members it fails after
+    /// [`NO_SERVER_GRACE`](crate::NO_SERVER_GRACE) at the latest. `None`: otherwise the limits of the
+    /// service's backlog apply, and a process that was offered the connection may take as long as it wants.
     pub deadline: Option<Instant>,
 }
 
@@ -127,14 +137,14 @@ impl Request {
     }
 }
 
-/// An upstream connection that a process has accepted.
+/// An upstream connection that a server has accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opened {
     /// Its label.
     pub label: FlowLabel,
-    /// The member to which the process belongs, to exclude it from other requests.
+    /// The member that has accepted, to exclude it from other requests.
     pub server: ServerId,
-    /// The member's node and port.
+    /// The member's node or address, and port.
     pub address: (ServerHost, u16),
 }
 
@@ -145,13 +155,18 @@ pub enum OpenError {
     NoService,
     /// The service has no members.
     NoMember,
+    /// The client's address is of another family than those of the service and of the front, and a process
+    /// may be chosen.
+    MixedFamilies,
     /// All members are excluded.
     AllExcluded,
     /// All members that are not excluded are on nodes that get no new connections.
     Draining,
-    /// No process of the pool has listened for [`NO_SERVER_GRACE`](crate::NO_SERVER_GRACE).
+    /// No process of the pool has listened, and no plain server been up, for
+    /// [`NO_SERVER_GRACE`](crate::NO_SERVER_GRACE).
     NoServer,
-    /// A process of this member has refused the connection.
+    /// A process of this member has refused the connection; or this plain server, the last one tried, could
+    /// not be reached.
     Refused(ServerId),
     /// The deadline or the time limit of the service's backlog has passed.
     TimedOut,
@@ -166,7 +181,8 @@ pub enum OpenError {
 pub enum Ended {
     /// Both sides have finished, or the process has closed the connection or ended: all its bytes arrived.
     Closed,
-    /// The process has reset it or closed it with unread bytes, or its link was lost: bytes may be missing.
+    /// The server has reset it or closed it with unread bytes, or its link or its host was lost: bytes may be
+    /// missing.
     Reset,
     /// The service has ended it.
     ByService,
@@ -182,27 +198,29 @@ pub trait UpstreamEnd {
     /// bytes.
     fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]>;
 
-    /// Removes the first `len` readable bytes; the process may send as many more.
+    /// Removes the first `len` readable bytes; the server may send as many more.
     fn consume(&mut self, len: usize);
 
-    /// Returns whether the process has finished: no bytes follow the readable ones.
+    /// Returns whether the server has finished: no bytes follow the readable ones.
     fn is_finished(&self) -> bool;
 
-    /// Returns how the connection has ended on the process's side; `None` if it has not. Readable bytes can
+    /// Returns how the connection has ended on the server's side; `None` if it has not. Readable bytes can
     /// still be read; writing has no effect.
     fn ended(&self) -> Option<Ended>;
 
-    /// Returns the number of bytes that the process has room for.
+    /// Returns the number of bytes that a process, or the send queue to a plain server, has room for. The
+    /// connection is served again when there is more.
     fn room(&self) -> usize;
 
     /// Sends bytes, gathered from `parts`, in as few messages as possible. Returns the number sent. If these
     /// are fewer than all, the connection is served again when more can be sent.
     fn write(&mut self, parts: &[&[u8]]) -> usize;
 
-    /// Returns the window of the process in bytes.
+    /// Returns the window of the process in bytes; the largest one of the TCP engine for a plain server.
     fn window(&self) -> u32;
 
-    /// Widens the window of the process if memory permits; returns the new one. It is never narrowed.
+    /// Widens the window of the process if memory permits; returns the new one. It is never narrowed. That of
+    /// a plain server is the TCP engine's business.
     fn widen(&mut self, window: u32) -> u32;
 }
 
@@ -216,12 +234,20 @@ pub trait Ends {
     /// it.
     fn upstream(&mut self, label: FlowLabel) -> Option<impl UpstreamEnd>;
 
-    /// Moves up to `max` readable bytes from a client's end to an upstream end, or from an upstream end to a
-    /// client's end, as far as the receiving end has room. Bytes to a client over TCP stay in the memory in
-    /// which they arrived, unless they are short; all others are copied once, into the message that carries
-    /// them. Returns the number moved. If the receiving end has no room for all, that end's connection is
-    /// served again when it has.
+    /// Moves up to `max` readable bytes from a client's end to an upstream end, or from an upstream end to
+    /// a client's end, as far as the receiving end has room. Bytes of a process to a client over TCP stay
+    /// in the memory in which they arrived, unless they are short; all others are copied once, into the
+    /// message that carries them or into the send queue. Returns the number moved. If the receiving end has
+    /// no room for all, that end's connection is served again when it has.
     fn splice(&mut self, from: FlowLabel, to: FlowLabel, max: usize) -> usize;
+
+    /// Returns whether the server of an upstream connection would get a new one now, apart from limits of
+    /// their number. A service that keeps connections for later requests ends those for which this is
+    /// `false`: the policy names the server no longer or with weight 0, it is down, its node drains, or it is
+    /// a backup that is not needed any more. When it becomes `false` the connection is served.
+    fn is_wanted(&self, _upstream: FlowLabel) -> bool {
+        true
+    }
 
     /// Ends a connection as if serving it had returned `how`, after this call of the service. Nothing follows
     /// if it has ended, or the service is done with it; of several ways to end it the first one counts.

@@ -38,6 +38,8 @@ pub(crate) struct Secured {
     pub(crate) window: u32,
     /// Whether it is in the list of those to flush.
     pub(super) flushing: bool,
+    /// Whether it is in the list of handshakes to continue.
+    queued: bool,
     /// The client's FIN was received.
     pub(super) peer_finished: bool,
     pub(super) ending: Option<Ending>,
@@ -124,7 +126,7 @@ pub(crate) struct Sessions {
     /// Of handshakes and of connections that linger, in their order. Some may have ended.
     pub(super) deadlines: VecDeque<(Instant, FlowLabel)>,
     /// Handshakes with something to process, a few of which are in each pass: each may take a signature.
-    pub(super) to_advance: VecDeque<FlowLabel>,
+    to_advance: VecDeque<FlowLabel>,
     pub(super) scratch: Vec<u8>,
 }
 
@@ -209,6 +211,7 @@ impl Sessions {
             session,
             begins: Some(begins),
             window,
+            queued: false,
             flushing: false,
             peer_finished: false,
             ending: None,
@@ -263,6 +266,31 @@ impl Sessions {
         {
             self.to_flush.push_back(label);
         }
+    }
+
+    /// Adds a connection to the list of handshakes to continue.
+    pub(super) fn advance_later(&mut self, label: FlowLabel) {
+        if let Some(secured) = self.get_mut(label)
+            && !std::mem::replace(&mut secured.queued, true)
+        {
+            self.to_advance.push_back(label);
+        }
+    }
+
+    /// Removes and returns the next handshake to continue. Those that have ended are passed over.
+    pub(super) fn next_to_advance(&mut self) -> Option<FlowLabel> {
+        while let Some(label) = self.to_advance.pop_front() {
+            if let Some(secured) = self.get_mut(label) {
+                secured.queued = false;
+                return Some(label);
+            }
+        }
+        None
+    }
+
+    /// Returns whether there are handshakes to continue.
+    pub(super) fn has_to_advance(&self) -> bool {
+        !self.to_advance.is_empty()
     }
 
     /// Ends a connection after what was written; `false` if it has no session.

@@ -1,5 +1,7 @@
 //! The life of an upstream connection: how it begins, and how it ends on either side.
 
+use std::net::SocketAddr;
+
 use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple};
 use csp_wire::channel::{MessageHeader, MessageKind};
@@ -8,7 +10,7 @@ use super::{CLOSING_MAX, End, Report, ServiceEnds, State};
 use crate::application::Verdict;
 use crate::context::Turn;
 use crate::dispatch::backlog::NO_SERVER_GRACE;
-use crate::dispatch::pool::Choice;
+use crate::dispatch::pool::{Choice, MemberId};
 use crate::events::new_flow;
 use crate::flow::{Flow, Stage};
 use crate::service::ApplicationEnd;
@@ -18,6 +20,14 @@ use crate::{ProxyOutput, reason};
 
 /// Largest number of requests of local services that are processed in one pass.
 const REQUESTS_PER_PASS: usize = 64;
+
+/// Returns the addresses that a server sees of an upstream connection. `address`: that of its service;
+/// `front`: the one to which the client has connected. A process sees both ends of its connections in one
+/// address family, as at a socket of the kernel.
+fn tuple_of(address: SocketAddr, front: SocketAddr, client: SocketAddr) -> FourTuple {
+    let is_of_service = address.port() != 0 && address.is_ipv4() == client.is_ipv4();
+    FourTuple { local: if is_of_service { address } else { front }, remote: client }
+}
 
 /// Requests.
 impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
@@ -49,7 +59,15 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         let Upstream { token, service, excluded, client, client_flow, window, deadline } = request;
         let (number, address) = self.dispatcher.service_named(&service).ok_or(OpenError::NoService)?;
         let excluded = self.dispatcher.check_members(number, &excluded)?;
-        let deadline = deadline.or_else(|| (!excluded.is_empty()).then(|| now + NO_SERVER_GRACE));
+        let front = self.cx.flows.get(client_flow).map_or(address, |flow| flow.tuple.local);
+        let is_neutral = client.ip().is_unspecified();
+        let client = if is_neutral { SocketAddr::new(front.ip(), client.port()) } else { client };
+        let tuple = tuple_of(address, front, client);
+        if tuple.local.is_ipv4() != tuple.remote.is_ipv4() && self.dispatcher.has_processes(number) {
+            return Err(OpenError::MixedFamilies);
+        }
+        let grace = (!excluded.is_empty()).then(|| now + NO_SERVER_GRACE);
+        let deadline = deadline.into_iter().chain(grace).min();
         let label = self.cx.upstreams.begin(token, excluded, deadline)?;
         let wanted = if window == 0 { UPSTREAM_WINDOW } else { window };
         let Some(window) = self.reserve_window() else {
@@ -58,22 +76,53 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             return Err(OpenError::NoRoom);
         };
         let window = self.pump.limit(window, wanted);
-        let tuple = FourTuple { local: address, remote: client };
+        if let Some(end) = self.cx.upstreams.get_mut(label).filter(|_| !is_neutral) {
+            end.front = Some(front);
+        }
         let arrived = self.dispatcher.next_arrival();
         self.admit(Flow { arrived, ..new_flow(now, (label, tuple), number, Stage::Pending, window) });
         self.cx.relate(client_flow, label);
         self.dispatcher.dispatch(&mut self.cx, label);
+        if self.cx.flows.get(label).is_some_and(|flow| flow.stage == Stage::Pending) {
+            self.local.waits(now, token, &service);
+        }
         Ok(())
     }
 
     /// Processes ACCEPTED of an upstream connection.
     pub(crate) fn upstream_accepted(&mut self, label: FlowLabel, choice: Choice) {
-        let member =
-            self.dispatcher.pools().get(choice.member).map(|m| (m.id(choice.member), (m.host, m.port)));
-        let Some((server, address)) = member else { return };
+        self.upstream_opened(label, choice.member);
+    }
+
+    /// Reports to its service that a request has got a connection to this member.
+    pub(super) fn upstream_opened(&mut self, label: FlowLabel, member: MemberId) {
+        let known = self.dispatcher.pools().get(member);
+        let Some((server, address)) = known.map(|m| (m.id(member), (m.host, m.port))) else { return };
         if let Some(token) = self.cx.upstreams.accept(label) {
+            self.review(label);
             self.local.opened(self.cx.now, token, Ok(Opened { label, server, address }));
         }
+    }
+
+    /// Has services look at connections whose servers get no new ones any more, so that they do not keep
+    /// them.
+    pub(crate) fn review_upstreams(&mut self) {
+        if !self.dispatcher.take_unreviewed() {
+            return;
+        }
+        let served: Vec<FlowLabel> = self.cx.upstreams.served().collect();
+        for label in served {
+            if self.review(label) {
+                self.pump.enqueue(self.cx.flows, label);
+            }
+        }
+    }
+
+    /// Records whether the server of a connection gets new ones. Returns whether that is so no longer.
+    fn review(&mut self, label: FlowLabel) -> bool {
+        let unwanted = self.cx.flows.get(label).is_some_and(|flow| !self.dispatcher.is_wanted(flow));
+        let end = self.cx.upstreams.get_mut(label);
+        end.is_some_and(|end| !std::mem::replace(&mut end.unwanted, unwanted) && unwanted)
     }
 
     /// Ends a request that no process accepts. A process that was offered the connection is notified.
@@ -151,7 +200,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         Verdict::Fine
     }
 
-    /// Processes the end of an upstream connection on the process's side. The service can still read the
+    /// Processes the end of an upstream connection on the server's side. The service can still read the
     /// bytes that have arrived.
     pub(crate) fn upstream_ended(&mut self, label: FlowLabel, how: Ended) {
         let choice = self.cx.flows.get(label).and_then(Flow::choice);
@@ -167,6 +216,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         if let Some(choice) = choice {
             self.dispatcher.release(choice);
         }
+        if let Some(plain) = self.cx.flows.get(label).and_then(Flow::plain) {
+            self.dispatcher.release_plain(plain);
+        }
         self.cx.flows.set_stage(self.cx.now, label, Stage::Finishing);
         self.pump.enqueue(self.cx.flows, label);
     }
@@ -174,7 +226,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Ends an upstream connection as its service requested.
     pub(crate) fn settle_upstream(&mut self, label: FlowLabel, step: Step) {
         let Some(end) = self.cx.upstreams.get(label).filter(|end| end.state == State::Served) else { return };
-        if end.ended.is_some() && end.held.is_empty() {
+        if end.ended.is_some() && self.cx.unread_of_server(label) == 0 {
             return self.settle_finished(label); // whatever the service says: the process has ended it
         }
         match step {
@@ -195,7 +247,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// finished.
     fn settle_finished(&mut self, label: FlowLabel) {
         let Some((end, flow)) = self.cx.upstreams.get(label).zip(self.cx.flows.get(label)) else { return };
-        if !end.held.is_empty() || end.state != State::Served {
+        if end.state != State::Served || self.cx.unread_of_server(label) > 0 {
             return;
         }
         if let Some(how) = end.ended {
@@ -209,7 +261,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
 
     fn close_upstream(&mut self, label: FlowLabel) {
         let Some((end, flow)) = self.cx.upstreams.get(label).zip(self.cx.flows.get(label)) else { return };
-        let (ended, unread, app_finished) = (end.ended, end.held.len(), flow.app_finished);
+        let (ended, app_finished) = (end.ended, flow.app_finished);
+        let unread = self.cx.unread_of_server(label);
         if let Some(how) = ended {
             self.count_end(how);
             return self.remove_flow(label);
@@ -218,6 +271,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         if unread > 0 {
             // RFC 9293 §3.6.1: the process must be informed that its data was not read.
             return self.reset_upstream(label);
+        }
+        if let Some(server) = self.cx.server_of(label) {
+            return self.close_server(label, server);
         }
         self.finish_upstream(label);
         if app_finished {
@@ -232,6 +288,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         if let Some(end) = cx.upstreams.get_mut(label) {
             end.finished = true;
         }
+        if let Some(server) = cx.server_of(label) {
+            return cx.finish_server(label, server);
+        }
         let Some(flow) = cx.flows.get_mut(label).filter(|f| matches!(f.stage, Stage::Open(_))) else {
             return;
         };
@@ -243,6 +302,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Ends a connection whose both sides have finished, as TCP does when both FINs are acknowledged.
     fn both_finished(&mut self, label: FlowLabel, how: Ended) {
         self.count_end(how);
+        if let Some(server) = self.cx.server_of(label) {
+            self.leave_server(label, server);
+        }
         if let Some(lane) = self.cx.flows.get(label).filter(|f| f.channel().is_some()).map(|f| f.lane) {
             self.cx.send(lane, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
         }
@@ -272,7 +334,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     }
 
     /// Counts the end of a connection, of which this is the way.
-    fn count_end(&mut self, how: Ended) {
+    pub(super) fn count_end(&mut self, how: Ended) {
         let counters = &mut self.cx.recorder.counters;
         match how {
             Ended::Closed | Ended::ByService => counters.connections_closed += 1,
@@ -285,7 +347,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.fail(label, reason::CONNECTION_RESET);
     }
 
-    fn set_ended(&mut self, label: FlowLabel, how: Ended) {
+    pub(super) fn set_ended(&mut self, label: FlowLabel, how: Ended) {
         if let Some(end) = self.cx.upstreams.get_mut(label) {
             end.ended = Some(how);
         }

@@ -1,9 +1,9 @@
 //! The ends of connections as a local service sees them while one of its connections is served.
 
-use csp_tcp::{Buffer, Stack};
+use csp_tcp::{Buffer, Slices as ByteSlices, Stack};
 use csp_types::{FlowLabel, Instant};
 
-use super::{End, State};
+use super::End;
 use crate::ProxyOutput;
 use crate::context::Context;
 use crate::flow::{Flow, Stage};
@@ -28,10 +28,10 @@ pub(crate) struct ServiceEnds<'a, 'b, O> {
 }
 
 impl<O: ProxyOutput> ServiceEnds<'_, '_, O> {
-    /// Returns the end of an upstream connection that the service uses.
+    /// Returns the end of an upstream connection to a process that the service uses.
     pub(super) fn channel_end(&mut self, label: FlowLabel) -> Option<ChannelEnd<'_, O>> {
         let Context { now, flows, tcp, upstreams, recorder, out, .. } = &mut *self.cx;
-        let end = upstreams.get_mut(label).filter(|end| end.state == State::Served)?;
+        let end = upstreams.get_mut(label).filter(|end| end.is_served())?;
         let flow = flows.get_mut(label)?;
         let front = self.front && label == self.served;
         let (parked, budget) = self.pump.lanes_and_budget();
@@ -141,18 +141,21 @@ impl<O: ProxyOutput> Ends for ServiceEnds<'_, '_, O> {
 
     fn upstream(&mut self, label: FlowLabel) -> Option<impl UpstreamEnd> {
         self.touch_upstream(label);
-        self.channel_end(label)
+        self.upstream_end(label)
     }
 
     fn splice(&mut self, from: FlowLabel, to: FlowLabel, max: usize) -> usize {
         let (client, upstream) = if self.cx.upstreams.is_of(from) { (to, from) } else { (from, to) };
         let is_local = self.cx.flows.get(client).is_some_and(|flow| flow.stage == Stage::Local);
-        let is_served = self.cx.upstreams.get(upstream).is_some_and(|end| end.state == State::Served);
+        let is_served = self.cx.upstreams.is_served(upstream);
         if !is_local || !is_served {
             return 0;
         }
         self.touch(client);
         self.touch_upstream(upstream);
+        if let Some(server) = self.cx.server_of(upstream) {
+            return self.pass_plain((from, to), (upstream, server), max);
+        }
         if upstream == to {
             return self.pass_to_upstream(from, to, max);
         }
@@ -161,6 +164,10 @@ impl<O: ProxyOutput> Ends for ServiceEnds<'_, '_, O> {
             end.return_room();
         }
         moved
+    }
+
+    fn is_wanted(&self, upstream: FlowLabel) -> bool {
+        self.cx.upstreams.is_wanted(upstream)
     }
 
     fn end(&mut self, label: FlowLabel, how: Step) {
@@ -256,29 +263,30 @@ impl<O: ProxyOutput> ChannelEnd<'_, O> {
     }
 }
 
-impl<O: ProxyOutput> UpstreamEnd for ChannelEnd<'_, O> {
-    fn readable(&self) -> usize {
+/// What [`UpstreamEnd`] has, for a process.
+impl<O: ProxyOutput> ChannelEnd<'_, O> {
+    pub(super) fn readable(&self) -> usize {
         self.end.held.len()
     }
 
-    fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]> {
+    pub(super) fn slices(&mut self, max: usize) -> ByteSlices<'_> {
         self.tcp.held(&mut self.end.held, max)
     }
 
-    fn consume(&mut self, len: usize) {
+    pub(super) fn consume(&mut self, len: usize) {
         self.tcp.discard_held(&mut self.end.held, len);
         self.return_room();
     }
 
-    fn is_finished(&self) -> bool {
+    pub(super) fn is_finished(&self) -> bool {
         self.flow.app_finished || self.end.ended.is_some()
     }
 
-    fn ended(&self) -> Option<Ended> {
+    pub(super) fn ended(&self) -> Option<Ended> {
         self.end.ended
     }
 
-    fn room(&self) -> usize {
+    pub(super) fn room(&self) -> usize {
         match self.flow.stage {
             Stage::Open(_) if !self.flow.shutdown_sent && !self.end.parked => {
                 self.flow.to_app_credit as usize
@@ -287,7 +295,7 @@ impl<O: ProxyOutput> UpstreamEnd for ChannelEnd<'_, O> {
         }
     }
 
-    fn write(&mut self, parts: &[&[u8]]) -> usize {
+    pub(super) fn write(&mut self, parts: &[&[u8]]) -> usize {
         let front = self.front;
         let (mut lane, parked) = self.lane();
         let (mut rest, mut part): (_, &[u8]) = (parts.iter().copied(), &[]);
@@ -313,11 +321,11 @@ impl<O: ProxyOutput> UpstreamEnd for ChannelEnd<'_, O> {
         }
     }
 
-    fn window(&self) -> u32 {
+    pub(super) fn window(&self) -> u32 {
         self.flow.from_app_window
     }
 
-    fn widen(&mut self, window: u32) -> u32 {
+    pub(super) fn widen(&mut self, window: u32) -> u32 {
         let before = self.flow.from_app_window;
         if self.application().is_open() {
             let wider = self.budget.widen(before, window);
@@ -395,6 +403,10 @@ impl ClientEnd for LocalClient<'_> {
     #[inline]
     fn is_finished(&self) -> bool {
         of_any!(self, client => client.is_finished())
+    }
+
+    fn protocol(&self) -> Option<&[u8]> {
+        of_any!(self, client => client.protocol())
     }
 
     #[inline]

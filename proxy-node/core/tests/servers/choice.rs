@@ -4,7 +4,8 @@ use csp_proxy_core::{AllDown, Balance, ServerOptions, ServiceSpec};
 use csp_tcp::FailReason;
 
 use super::checks::checked;
-use super::world::{End, PORT, World, server, web};
+use super::host::End;
+use super::world::{PORT, World, server, web};
 use super::{MS, S};
 
 /// Opens `count` connections one after the other, which stay; returns how many each server has accepted since

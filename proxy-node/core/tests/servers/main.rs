@@ -4,6 +4,7 @@
 mod by_service;
 mod checks;
 mod choice;
+mod host;
 mod log;
 mod preface;
 mod world;
@@ -12,7 +13,8 @@ use csp_proxy_core::{BacklogLimits, ProxyHeader, ServerOptions, ServiceSpec};
 use csp_tcp::FailReason;
 use csp_types::Duration;
 
-use world::{CLIENT, End, World, server, web};
+use host::End;
+use world::{CLIENT, World, server, web};
 
 const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);

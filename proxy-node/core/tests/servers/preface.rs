@@ -4,7 +4,8 @@ use csp_proxy_core::{ProxyHeader, ServerOptions, ServiceSpec};
 use csp_tcp::FailReason;
 use csp_types::FlowLabel;
 
-use super::world::{End, World, web};
+use super::host::End;
+use super::world::{World, web};
 use super::{MS, S, bytes};
 
 /// A service behind a balancer, whose servers get a header, too: it shows which client they see.

@@ -1,6 +1,6 @@
 //! The harness: clients and plain servers, each a host with a TCP engine, around one core on virtual time.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use csp_proxy_core::{
@@ -8,11 +8,13 @@ use csp_proxy_core::{
     ServerHost, ServiceSpec, ServiceTcp, Way,
 };
 use csp_support::packets;
-use csp_tcp::{Arrival, ConnectionOptions, Event, FailReason, Stack, StackConfig};
+use csp_tcp::{ConnectionOptions, StackConfig};
 use csp_types::{Duration, FlowLabel, FourTuple, Instant};
 use csp_wire::channel::MessageHeader;
 use csp_wire::tcp::Segment;
 use csp_wire::tunnel::{Flags, Record};
+
+use super::host::Host;
 
 pub const VIP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -83,133 +85,6 @@ impl ProxyOutput for Out {
     }
 }
 
-/// How a connection ended at a host.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
-    Closed,
-    Failed(FailReason),
-}
-
-/// A connection of a host.
-#[derive(Default, Debug)]
-pub struct Connection {
-    pub established: bool,
-    pub read: Vec<u8>,
-    /// The peer has finished.
-    pub finished: bool,
-    pub end: Option<End>,
-    /// Bytes to write, and whether the end of the stream follows.
-    to_write: VecDeque<u8>,
-    finish: bool,
-    has_finished: bool,
-    /// Bytes of the peer are not read.
-    pub stalls: bool,
-}
-
-/// A host with a TCP engine.
-pub struct Host {
-    pub tcp: Stack,
-    pub connections: BTreeMap<u32, Connection>,
-    /// Connections of clients, in order.
-    pub accepted: Vec<FlowLabel>,
-    /// Everything that arrives is sent back, and the end of the stream, too.
-    pub echoes: bool,
-    /// What is answered to the head of a request, before the end of the stream.
-    pub answer: Vec<u8>,
-    /// Nothing arrives.
-    pub silent: bool,
-    next_port: u16,
-}
-
-impl Host {
-    fn new(seed: u8) -> Self {
-        let config = StackConfig {
-            connections: 128,
-            blocks: 1024,
-            isn_secret: [seed; 16],
-            keepalive_idle: Some(Duration::from_secs(10)), // a lost RST is not repeated
-            time_wait: Duration::from_secs(1),
-            ..StackConfig::default()
-        };
-        Host {
-            tcp: Stack::new(config),
-            connections: BTreeMap::new(),
-            accepted: Vec::new(),
-            echoes: false,
-            answer: Vec::new(),
-            silent: false,
-            next_port: 10_000,
-        }
-    }
-
-    pub fn at(&self, label: FlowLabel) -> &Connection {
-        &self.connections[&label.to_wire()]
-    }
-
-    pub fn at_mut(&mut self, label: FlowLabel) -> &mut Connection {
-        self.connections.entry(label.to_wire()).or_default()
-    }
-
-    pub fn write(&mut self, label: FlowLabel, bytes: &[u8]) {
-        self.at_mut(label).to_write.extend(bytes);
-    }
-
-    pub fn finish(&mut self, label: FlowLabel) {
-        self.at_mut(label).finish = true;
-    }
-
-    /// Reads and writes what it can; returns whether anything happened.
-    fn run(&mut self, now: Instant) -> bool {
-        let mut any = false;
-        while let Some((label, event)) = self.tcp.poll_event() {
-            any = true;
-            let known = self.connections.entry(label.to_wire()).or_default();
-            match event {
-                Event::Established { passive, .. } => {
-                    known.established = true;
-                    if passive {
-                        self.accepted.push(label);
-                    }
-                }
-                Event::PeerFinished => known.finished = true,
-                Event::Closed => known.end = Some(End::Closed),
-                Event::Failed(why) => known.end = Some(End::Failed(why)),
-                Event::Readable | Event::Writable | Event::Broken(_) | Event::Reset => {}
-            }
-        }
-        for (label, known) in &mut self.connections {
-            let Some(label) = FlowLabel::from_wire(*label) else { continue };
-            if !known.stalls {
-                let read = &mut known.read;
-                let before = read.len();
-                self.tcp.read_with(now, label, usize::MAX, |bytes| {
-                    read.extend_from_slice(bytes);
-                    bytes.len()
-                });
-                let new = &known.read[before..];
-                any |= !new.is_empty();
-                if !self.answer.is_empty() && !new.is_empty() && known.read.ends_with(b"\r\n\r\n") {
-                    known.to_write.extend(&self.answer);
-                    known.finish = true;
-                }
-                if self.echoes {
-                    known.to_write.extend(new);
-                    known.finish |= known.finished && !known.has_finished;
-                }
-            }
-            let written = self.tcp.write(now, label, known.to_write.make_contiguous());
-            known.to_write.drain(..written);
-            any |= written > 0;
-            if known.finish && known.to_write.is_empty() && (known.end, known.established) == (None, true) {
-                (known.finish, known.has_finished) = (false, true);
-                self.tcp.shutdown(now, label);
-                any = true;
-            }
-        }
-        any
-    }
-}
-
 /// A core with clients and servers.
 pub struct World {
     pub core: ProxyCore,
@@ -220,6 +95,7 @@ pub struct World {
     /// One of so many packets is lost; 0: none.
     pub loses: u64,
     random: u64,
+    next_port: u16,
 }
 
 /// A service whose pool has these servers.
@@ -254,9 +130,9 @@ impl World {
         };
         let hairpin = HairpinConfig { first_label_index: 10_000, pairs: 2 };
         let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events: 256, hairpin, upstreams: 4 };
-        let mut hosts = BTreeMap::from([(CLIENT, Host::new(1))]);
+        let mut hosts = BTreeMap::from([(CLIENT, Host::new(1, StackConfig::default()))]);
         for number in servers {
-            let mut host = Host::new(*number + 1);
+            let mut host = Host::new(*number + 1, StackConfig::default());
             host.tcp.listen((server(*number), PORT).into(), 0).unwrap();
             hosts.insert(server(*number), host);
         }
@@ -268,6 +144,7 @@ impl World {
             on_the_way: Vec::new(),
             loses: 0,
             random: 1,
+            next_port: 10_000,
         };
         world.policy(vec![web(servers)]);
         world
@@ -305,8 +182,8 @@ impl World {
     /// Has the client connect to the service.
     pub fn connect(&mut self) -> FlowLabel {
         let (now, client) = (self.now, self.hosts.get_mut(&CLIENT).unwrap());
-        client.next_port += 1;
-        let local = SocketAddr::from((CLIENT, client.next_port));
+        self.next_port += 1;
+        let local = SocketAddr::from((CLIENT, self.next_port));
         let tuple = FourTuple { local, remote: (VIP, 80).into() };
         let options: ConnectionOptions = client.tcp.config().connection_options();
         let label = client.tcp.connect_with(now, tuple, 0, 0, options).unwrap();
@@ -351,21 +228,10 @@ impl World {
 
     fn deliver(&mut self, (_, tuple, bytes): Packet) {
         let IpAddr::V4(to) = tuple.local.ip() else { return };
-        let Ok(segment) = Segment::parse(&bytes) else { return };
         if let Some(host) = self.hosts.get_mut(&to) {
-            if !host.silent {
-                let arrival = Arrival {
-                    label: FlowLabel::NONE,
-                    tuple: Some(tuple),
-                    ingress: self.now,
-                    via: 0,
-                    ecn: 0,
-                    segment_size: 0,
-                };
-                let _ = host.tcp.on_segment(self.now, arrival, &segment, segment.payload());
-            }
-            return;
+            return host.receive(self.now, tuple, &bytes);
         }
+        let Ok(segment) = Segment::parse(&bytes) else { return };
         let IpAddr::V4(from) = tuple.remote.ip() else { return };
         let header = csp_wire::tcp::Repr::parse(&segment);
         let packet = packets::tcp_packet(from, to, &header, segment.payload());
@@ -380,14 +246,9 @@ impl World {
         let mut any = !sent.is_empty() || self.core.is_unfinished();
         for host in self.hosts.values_mut() {
             any |= host.run(self.now);
-            while let Some(transmit) = host.tcp.poll_transmit(self.now) {
+            while let Some(segment) = host.next_segment(self.now) {
                 any = true;
-                let FourTuple { local, remote } = transmit.tuple;
-                let Some(header) = transmit.header else { continue };
-                let mut bytes = vec![0; header.header_len()];
-                header.emit(&mut bytes).unwrap();
-                transmit.payload().for_each(|slice| bytes.extend_from_slice(slice));
-                sent.push((FourTuple { local: remote, remote: local }, bytes));
+                sent.push(segment);
             }
         }
         for (tuple, bytes) in sent {

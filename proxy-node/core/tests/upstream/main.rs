@@ -2,9 +2,14 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod ends;
+mod families;
 mod lines;
+mod plain_ends;
+mod plain_requests;
 mod proxied;
 mod script;
+mod secure;
+mod talk;
 mod world;
 
 use std::time::Duration;
@@ -147,9 +152,12 @@ fn a_request_with_exclusions_waits_for_the_others_and_holds_up_nobody() {
     w.process(B.into(), 1);
     assert_eq!(w.accept(0).0, u32::from(B));
     assert_eq!(w.told().len(), 2);
-    assert_eq!(w.open(Upstream { excluded, ..request(3) }), None);
-    w.pass(NO_SERVER_GRACE);
-    assert_eq!(w.told(), [Told::Opened(3, Err(OpenError::TimedOut))]);
+    // For a short time, even if the request has a longer one.
+    for deadline in [None, Some(w.now + Duration::from_secs(60))] {
+        assert_eq!(w.open(Upstream { excluded, deadline, ..request(3) }), None);
+        w.pass(NO_SERVER_GRACE);
+        assert_eq!(w.told(), [Told::Opened(3, Err(OpenError::TimedOut))]);
+    }
     assert_eq!(w.core.upstream_count(), 3);
 }
 

@@ -3,99 +3,25 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use csp_proxy_core::ChannelId;
+use csp_proxy_core::{ChannelId, ServiceSpec};
 use csp_support::Random;
 use csp_types::FlowLabel;
 use csp_wire::channel::MessageKind;
 
 use crate::lines::Lines;
-use crate::world::{UPSTREAMS, World};
+use crate::talk::{Answering, Talk, body};
+use crate::world::plain::{SERVER_PORT, plain, server};
+use crate::world::{UPSTREAMS, World, pool};
 
 const MEMBERS: [u16; 3] = [8001, 8002, 8003];
+const SERVERS: [u8; 2] = [1, 2];
 const CLIENTS: u16 = 5;
-
-/// The byte at this place of any body.
-fn byte(at: usize) -> u8 {
-    (at % 251) as u8
-}
-
-fn body(len: usize) -> Vec<u8> {
-    (0..len).map(byte).collect()
-}
-
-/// What a client sends, and what it is to receive.
-#[derive(Default)]
-struct Talk {
-    asks: Vec<u8>,
-    expects: Vec<u8>,
-    sent: usize,
-}
-
-impl Talk {
-    fn new(random: &mut Random, requests: u64) -> Talk {
-        let mut talk = Talk::default();
-        for _ in 0..requests {
-            let most = [1, 100, 5_000, 60_000][random.below(4) as usize];
-            let len = random.below(most) as usize;
-            if random.below(2) == 0 {
-                talk.asks.extend(format!("get {len}\n").into_bytes());
-                talk.expects.extend(format!("{len}\n").into_bytes());
-                talk.expects.extend(body(len));
-            } else {
-                talk.asks.extend(format!("put {len}\n").into_bytes());
-                talk.asks.extend(body(len));
-                talk.expects.extend(format!("ok {len}\n").into_bytes());
-            }
-        }
-        talk
-    }
-}
-
-/// A connection at a member's process: what it has read, and what it has still to send.
-#[derive(Default)]
-struct Answering {
-    read: usize,
-    credited: usize,
-    /// Bytes of a body that it still receives, and their number.
-    puts: Option<(usize, usize)>,
-    answer: Vec<u8>,
-}
-
-impl Answering {
-    /// Reads what has arrived, up to `most` bytes.
-    fn read(&mut self, received: &[u8], most: usize) {
-        let end = received.len().min(self.read + most);
-        while self.read < end {
-            if let Some((left, len)) = self.puts {
-                let now = left.min(end - self.read);
-                let at = len - left;
-                assert!(received[self.read..self.read + now].iter().copied().eq((at..at + now).map(byte)));
-                (self.read, self.puts) = (self.read + now, Some((left - now, len)));
-            } else {
-                let Some(line) = received[self.read..end].iter().position(|b| *b == b'\n') else { return };
-                let text = std::str::from_utf8(&received[self.read..self.read + line]).unwrap();
-                self.read += line + 1;
-                let len = text[4..].parse().unwrap();
-                match text.starts_with("put ") {
-                    true => self.puts = Some((len, len)),
-                    false => {
-                        self.answer.extend(format!("{len}\n").into_bytes());
-                        self.answer.extend(body(len));
-                    }
-                }
-            }
-            if let Some((0, len)) = self.puts {
-                self.puts = None;
-                self.answer.extend(format!("ok {len}\n").into_bytes());
-            }
-        }
-    }
-}
 
 struct Run {
     w: World<Lines>,
     random: Random,
     at: BTreeMap<u32, Answering>,
+    at_servers: BTreeMap<(u8, u32), Answering>,
     room: u32,
 }
 
@@ -103,9 +29,17 @@ impl Run {
     fn new(seed: u64) -> Run {
         let mut random = Random::new(seed);
         let mut w = World::new(Lines::default(), &MEMBERS);
+        w.add_servers(&SERVERS);
+        // Members of the first kind, of both, of the second.
+        let kinds = seed % 3;
+        let processes = if kinds < 2 { &MEMBERS[..] } else { &[] };
+        let servers = if kinds > 0 { &SERVERS[..] } else { &[] };
+        let of_servers: Vec<_> = servers.iter().copied().map(plain).collect();
+        w.policy(ServiceSpec { pool: [pool(processes).pool, of_servers].concat(), ..pool(&[]) });
+        w.losses.one_of = [0, 12, 50][random.below(3) as usize];
         w.lends = random.below(4) > 0;
         let room = [300, 5_000, 1 << 20][random.below(3) as usize];
-        Run { w, random, at: BTreeMap::new(), room }
+        Run { w, random, at: BTreeMap::new(), at_servers: BTreeMap::new(), room }
     }
 
     /// Lets the members' processes do something. Some refuse a connection, if they may.
@@ -138,7 +72,60 @@ impl Run {
         for member in MEMBERS {
             self.w.out.descriptors.insert(member.into(), self.random.below(4) as usize);
         }
+        SERVERS.iter().for_each(|number| self.serve_plain(*number, may_refuse));
         self.w.settle();
+    }
+
+    /// Lets a plain server do something. For a time it may refuse connections.
+    fn serve_plain(&mut self, number: u8, may_refuse: bool) {
+        let Run { w, random, at_servers, .. } = self;
+        let address = (server(number), SERVER_PORT).into();
+        let host = w.server(number);
+        host.tcp.unlisten(address);
+        if !may_refuse || random.below(4) > 0 {
+            host.tcp.listen(address, 0).unwrap();
+        }
+        for label in host.accepted.clone() {
+            let connection = host.at_mut(label);
+            if connection.end.is_some() {
+                continue;
+            }
+            connection.stalls = random.below(3) == 0;
+            let served = at_servers.entry((number, label.to_wire())).or_default();
+            served.read(&connection.read, random.below(20_000) as usize);
+            let len = served.answer.len().min(random.below(20_000) as usize);
+            let part: Vec<u8> = served.answer.drain(..len).collect();
+            host.write(label, &part);
+        }
+    }
+
+    /// Has a plain server end one of its connections, or be silent for a time.
+    fn fault_of_server(&mut self) {
+        let number = 1 + self.random.below(2) as u8;
+        let loses = self.w.losses.one_of > 0; // a lost RST is not repeated
+        let (now, what, host) = (self.w.now, self.random.below(4), self.w.server(number));
+        let last = host.accepted.last().copied();
+        match (what, last) {
+            (0, Some(label)) if !loses => host.tcp.abort(now, label),
+            (1, Some(label)) => host.finish(label),
+            (what, _) => host.silent = what == 2,
+        }
+    }
+
+    /// Has plain servers end their connections.
+    fn end_plain(&mut self, is_reset: bool) {
+        self.w.losses.one_of = 0;
+        for number in SERVERS {
+            let (now, host) = (self.w.now, self.w.server(number));
+            host.silent = false;
+            for label in host.accepted.clone() {
+                match is_reset {
+                    true => host.tcp.abort(now, label),
+                    false => host.finish(label),
+                }
+                host.at_mut(label).stalls = false;
+            }
+        }
     }
 
     /// Lets a client send, or stop to acknowledge for a while.
@@ -158,7 +145,7 @@ impl Run {
 
 fn seeds() -> std::ops::Range<u64> {
     let one = std::env::var("CSP_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
-    one.map_or(0..40, |seed| seed..seed + 1)
+    one.map_or(0..60, |seed| seed..seed + 1)
 }
 
 #[test]
@@ -200,6 +187,7 @@ fn what_clients_and_members_say_passes_byte_for_byte() {
         MEMBERS
             .iter()
             .for_each(|m| run.w.core.channel_down(run.w.now, ChannelId((*m).into()), true, &mut run.w.out));
+        run.end_plain(false);
         run.w.out.descriptors.clear();
         run.w.settle();
         run.w.pass(Duration::from_secs(300));
@@ -247,6 +235,7 @@ fn whoever_leaves_at_any_time_leaves_nothing() {
                     alive.push(member);
                     run.w.process(member.into(), 64);
                 }
+                2..5 => run.fault_of_server(),
                 _ => {}
             }
             run.serve(true);
@@ -260,6 +249,7 @@ fn whoever_leaves_at_any_time_leaves_nothing() {
         alive
             .iter()
             .for_each(|m| run.w.core.channel_down(run.w.now, ChannelId((*m).into()), false, &mut run.w.out));
+        run.end_plain(true);
         run.w.out.descriptors.clear();
         run.w.settle();
         run.w.pass(Duration::from_secs(300));
@@ -274,41 +264,75 @@ fn a_program_of_the_cluster_is_served_as_a_client_is() {
     const PROGRAM: u32 = 9_000;
     const ROOM: usize = 3_000;
     let len = 200_000;
-    let mut w = World::new(Lines::default(), &MEMBERS[..1]);
-    w.process(PROGRAM, 0);
-    let program = w.dial(PROGRAM, ROOM as u32);
-    let asks = [format!("put {len}\n").into_bytes(), body(len), format!("get {len}\n").into_bytes()].concat();
-    let expects = [format!("ok {len}\n{len}\n").into_bytes(), body(len)].concat();
-    let (mut sent, mut credited) = (0, 0);
-    let mut at_member = Answering::default();
-    let mut upstream = None;
-    for round in 0.. {
-        assert!(round < 10_000, "{} of {}", w.served[&program.to_wire()].received.len(), expects.len());
-        sent += w.sends(program, &asks[sent..]);
-        if !w.offers.is_empty() {
-            upstream = Some(w.accept(5_000).1);
+    for is_plain in [false, true] {
+        let mut w = World::new(Lines::default(), &MEMBERS[..1]);
+        w.add_servers(&SERVERS[..1]);
+        if is_plain {
+            w.policy(ServiceSpec { pool: vec![plain(SERVERS[0])], ..pool(&[]) });
         }
-        if let Some(upstream) = upstream {
-            let received = &w.served[&upstream.to_wire()].received;
-            assert!(received.len() - at_member.credited <= 5_000);
-            at_member.read(received, received.len());
-            let more = at_member.read - at_member.credited;
-            at_member.credited += more;
-            w.says(upstream, MessageKind::Credit, more as u32, &[]);
-            let sent = w.sends(upstream, &at_member.answer);
-            at_member.answer.drain(..sent);
+        w.process(PROGRAM, 0);
+        let program = w.dial(PROGRAM, ROOM as u32);
+        let put = [format!("put {len}\n").into_bytes(), body(len)].concat();
+        let asks = [put, format!("get {len}\n").into_bytes()].concat();
+        let expects = [format!("ok {len}\n{len}\n").into_bytes(), body(len)].concat();
+        let (mut sent, mut credited) = (0, 0);
+        let mut at_member = Answering::default();
+        let mut upstream = None;
+        for round in 0.. {
+            assert!(round < 10_000, "{} of {}", w.served[&program.to_wire()].received.len(), expects.len());
+            sent += w.sends(program, &asks[sent..]);
+            if !w.offers.is_empty() {
+                upstream = Some(w.accept(5_000).1);
+            }
+            match upstream {
+                Some(upstream) => answer_of_process(&mut w, upstream, &mut at_member),
+                None if is_plain => answer_of_server(&mut w, &mut at_member),
+                None => {}
+            }
+            let received = w.served[&program.to_wire()].received.len();
+            assert!(received - credited <= ROOM);
+            w.says(program, MessageKind::Credit, (received - credited) as u32, &[]);
+            credited = received;
+            if received == expects.len() {
+                break;
+            }
         }
-        let received = w.served[&program.to_wire()].received.len();
-        assert!(received - credited <= ROOM);
-        w.says(program, MessageKind::Credit, (received - credited) as u32, &[]);
-        credited = received;
-        if received == expects.len() {
-            break;
+        assert!(w.served[&program.to_wire()].received == expects);
+        w.says(program, MessageKind::Close, 0, &[]);
+        match upstream {
+            Some(upstream) => w.says(upstream, MessageKind::Close, 0, &[]),
+            None => {
+                let label = w.server(SERVERS[0]).accepted[0];
+                w.server(SERVERS[0]).finish(label);
+                w.settle();
+                w.pass(Duration::from_secs(2));
+            }
         }
+        assert_eq!((w.core.local().len(), w.core.hairpin_count()), (0, 0));
+        w.assert_empty();
     }
-    assert!(w.served[&program.to_wire()].received == expects);
-    w.says(program, MessageKind::Close, 0, &[]);
-    w.says(upstream.unwrap(), MessageKind::Close, 0, &[]);
-    assert_eq!((w.core.local().len(), w.core.hairpin_count()), (0, 0));
-    w.assert_empty();
+}
+
+/// Has a process read, and send what its window holds.
+fn answer_of_process(w: &mut World<Lines>, label: FlowLabel, at: &mut Answering) {
+    let received = &w.served[&label.to_wire()].received;
+    assert!(received.len() - at.credited <= 5_000);
+    at.read(received, received.len());
+    let more = at.read - at.credited;
+    at.credited += more;
+    w.says(label, MessageKind::Credit, more as u32, &[]);
+    let sent = w.sends(label, &at.answer);
+    at.answer.drain(..sent);
+}
+
+/// Has a plain server read and send.
+fn answer_of_server(w: &mut World<Lines>, at: &mut Answering) {
+    let host = w.server(SERVERS[0]);
+    let label = host.accepted[0];
+    let received = host.at(label).read.clone();
+    at.read(&received, received.len());
+    let answer = std::mem::take(&mut at.answer);
+    host.write(label, &answer);
+    w.settle();
+    w.pass(Duration::from_millis(50)); // acknowledgements may be delayed
 }

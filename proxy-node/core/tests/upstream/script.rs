@@ -6,7 +6,7 @@ use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::between::Between;
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_proxy_core::service::upstream::{
-    Ended, Ends, Excluded, OpenError, Opened, Request, Upstream, UpstreamEnd,
+    Ended, Ends, Excluded, OpenError, Opened, Request, ServerId, Upstream, UpstreamEnd,
 };
 use csp_quality::OutputLink;
 use csp_types::{FlowLabel, FourTuple, Instant};
@@ -41,6 +41,10 @@ pub struct Script {
     /// Whether each has finished, and has ended.
     pub finished: BTreeMap<FlowLabel, (bool, Option<Ended>)>,
     pub visits: usize,
+    /// A connection that is to have so much room; `None` once it has.
+    pub wants: Option<(FlowLabel, usize)>,
+    /// The member of each.
+    pub server_of: BTreeMap<FlowLabel, ServerId>,
 }
 
 pub fn request(token: u64) -> Upstream {
@@ -82,6 +86,7 @@ impl LocalServices for Script {
 
     fn opened(&mut self, _: Instant, token: u64, outcome: Result<Opened, OpenError>) {
         self.told.push(Told::Opened(token, outcome));
+        self.server_of.extend(outcome.ok().map(|opened| (opened.label, opened.server)));
         self.finished.extend(outcome.ok().map(|opened| (opened.label, (false, None))));
     }
 
@@ -98,6 +103,7 @@ impl LocalServices for Script {
         let sent = server.write(&[&bytes[..bytes.len() / 2], &[], &bytes[bytes.len() / 2..]]);
         bytes.drain(..sent);
         let is_sent = bytes.is_empty();
+        self.wants.take_if(|(wanted, room)| *wanted == label && server.room() >= *room);
         let len = server.readable().min(self.reads.unwrap_or(usize::MAX));
         let read = self.read.entry(label).or_default();
         server.peek(len).for_each(|slice| read.extend_from_slice(slice));
@@ -118,6 +124,7 @@ impl LocalServices for Script {
 
     fn upstream_gone(&mut self, _: Instant, label: FlowLabel, how: Ended) {
         assert!(self.finished.remove(&label).is_some(), "once for each connection");
+        self.server_of.remove(&label);
         self.told.push(Told::Gone(label, how));
     }
 
@@ -136,6 +143,16 @@ impl World<Script> {
     pub fn request(&mut self, request: Request) {
         self.core.local_mut().requests.push_back(request);
         self.settle();
+    }
+
+    /// Requests a connection; returns the error if there is one at once. What else is reported stays.
+    pub fn open_only(&mut self, upstream: Upstream) -> Option<OpenError> {
+        self.request(Request::Open(upstream));
+        let last = self.core.local_mut().told.pop_if(|told| matches!(told, Told::Opened(_, Err(_))))?;
+        match last {
+            Told::Opened(_, outcome) => outcome.err(),
+            Told::Gone(..) => None,
+        }
     }
 
     /// Requests a connection; returns the errors that are known at once.

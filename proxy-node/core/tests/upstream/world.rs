@@ -1,4 +1,10 @@
-//! The harness: a core with a local service between TCP clients without loss and scripted processes.
+//! The harness: a core with a local service between TCP clients without loss, scripted processes and plain
+//! servers.
+
+#[path = "../servers/host.rs"]
+pub mod host;
+#[path = "plain.rs"]
+pub mod plain;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,6 +21,9 @@ use csp_types::{FlowLabel, FourTuple, Grant, Instant, NodeId};
 use csp_wire::channel::{ConnectPayload, ListenPayload, Message, MessageHeader, MessageKind, OpenPayload};
 use csp_wire::tcp::{Flags as TcpFlags, Options, Repr, Segment};
 use csp_wire::tunnel::{Flags, Record};
+
+use host::Host;
+use plain::Losses;
 
 pub const VIP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -37,6 +46,11 @@ pub struct Out {
     pub messages: VecDeque<(u32, MessageHeader, Vec<u8>)>,
     /// DATA messages that each process's lane still accepts; lanes without an entry accept all.
     pub descriptors: BTreeMap<u32, usize>,
+    /// Segments to plain servers, with their addresses as the servers see them.
+    pub packets: VecDeque<(FourTuple, Vec<u8>)>,
+    labels: BTreeMap<u32, FourTuple>,
+    /// No network node is connected for opens.
+    pub no_node: bool,
     /// Allocations of its own.
     pub allocations: u64,
 }
@@ -48,8 +62,19 @@ impl ProxyOutput for Out {
     fn tunnel(&mut self, _: Instant, _: u32, record: &Record<'_>, parts: &[&[u8]]) -> Result<(), Blocked> {
         let before = allocation::count();
         let bytes = parts.concat();
-        let skip = if record.flags.contains(Flags::COMPACTED) { 0 } else { 20 };
+        let compacted = record.flags.contains(Flags::COMPACTED);
+        let skip = if compacted { 0 } else { 20 };
         if let Some(s) = bytes.get(skip..).and_then(|tcp| Segment::parse(tcp).ok()) {
+            let known = self.labels.get(&record.label.to_wire()).copied().filter(|_| compacted);
+            let tuple = known.unwrap_or_else(|| plain::tuple_of(&bytes, &s));
+            if !record.label.is_none() {
+                self.labels.insert(record.label.to_wire(), tuple);
+            }
+            if tuple.local.ip() != CLIENT {
+                self.packets.push_back((tuple, bytes[skip..].to_vec()));
+                self.allocations += allocation::count() - before;
+                return Ok(());
+            }
             let to = s.destination_port();
             self.segments.push_back((to, s.flags(), s.seq(), s.ack(), s.window(), s.payload().to_vec()));
         }
@@ -57,7 +82,7 @@ impl ProxyOutput for Out {
         Ok(())
     }
     fn network_node(&self, _: &FourTuple) -> Option<Way> {
-        Some(Way { via: 1, is_far: false })
+        (!self.no_node).then_some(Way { via: 1, is_far: false })
     }
     fn channel(&mut self, _: Instant, lane: Lane, of: MessageHeader, parts: &[&[u8]]) -> Result<(), Blocked> {
         if of.kind == MessageKind::Data
@@ -98,6 +123,8 @@ pub struct Served {
     pub process: u32,
     /// The peer's address, as the process sees it.
     pub peer: Option<SocketAddr>,
+    /// Its own address.
+    pub own: Option<SocketAddr>,
     pub received: Vec<u8>,
     /// Bytes that the process may send.
     pub window: usize,
@@ -111,6 +138,10 @@ pub struct World<S> {
     pub out: Out,
     pub now: Instant,
     pub clients: BTreeMap<u16, Client>,
+    /// Plain servers.
+    pub servers: BTreeMap<Ipv4Addr, Host>,
+    /// Which segments from and to plain servers are lost.
+    pub losses: Losses,
     /// By label.
     pub served: BTreeMap<u32, Served>,
     /// OPENs that no process has answered: process and label.
@@ -159,6 +190,8 @@ impl<S: LocalServices> World<S> {
             out: Out::default(),
             now: Instant::from_nanos(1_000_000_000),
             clients: BTreeMap::new(),
+            servers: BTreeMap::new(),
+            losses: Losses::default(),
             served: BTreeMap::new(),
             offers: VecDeque::new(),
             lends: true,
@@ -312,7 +345,8 @@ impl<S: LocalServices> World<S> {
                     acknowledge.push(port);
                 }
             }
-            if acknowledge.is_empty() && !self.core.is_unfinished() {
+            let served = self.run_servers();
+            if acknowledge.is_empty() && !served && !self.core.is_unfinished() {
                 return;
             }
             acknowledge.into_iter().for_each(|port| self.segment(port, TcpFlags::ACK, &[]));
@@ -323,7 +357,8 @@ impl<S: LocalServices> World<S> {
         let Some(label) = header.label() else { return };
         if header.kind == MessageKind::Open {
             let open = OpenPayload::parse(payload).unwrap();
-            let served = Served { process, peer: Some(open.remote), ..Served::default() };
+            let (own, peer) = (Some(open.local), Some(open.remote));
+            let served = Served { process, own, peer, ..Served::default() };
             self.served.insert(header.id, Served { window: open.window as usize, ..served });
             self.offers.push_back((process, label));
             return;
@@ -331,6 +366,16 @@ impl<S: LocalServices> World<S> {
         if header.kind == MessageKind::Connected {
             let window = OpenPayload::parse(payload).unwrap().window as usize;
             self.served.insert(header.id, Served { process, window, ..Served::default() });
+            return;
+        }
+        let offers = self.offers.len();
+        if header.kind == MessageKind::Reset {
+            self.offers.retain(|offer| *offer != (process, label));
+        }
+        if self.offers.len() < offers {
+            // The offer was withdrawn, and may be another process's now.
+            self.served.entry(header.id).and_modify(|served| served.reset = true);
+            self.message(process, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
             return;
         }
         let Some(served) = self.served.get_mut(&header.id) else { return };
@@ -376,9 +421,17 @@ impl<S: LocalServices> World<S> {
 
     pub fn pass(&mut self, time: Duration) {
         let until = self.now + time;
-        while let Some(due) = self.core.next_timeout().filter(|due| *due <= until) {
+        loop {
+            let timers = self.servers.values().filter_map(|host| host.tcp.next_timeout());
+            let due = timers.chain(self.core.next_timeout()).min();
+            let Some(due) = due.filter(|due| *due <= until) else { break };
             self.now = self.now.max(due);
+            for host in self.servers.values_mut() {
+                host.tcp.on_timeout(self.now);
+            }
+            let before = allocation::count();
             self.core.on_timeout(self.now, &mut self.out);
+            self.allocations += allocation::count() - before;
             self.settle();
         }
         self.now = until;
@@ -386,6 +439,7 @@ impl<S: LocalServices> World<S> {
 
     /// Checks that no connection, and no memory of one, is left.
     pub fn assert_empty(&self) {
+        assert_eq!(self.open_count(), 0, "no member has a connection");
         assert_eq!((self.core.upstream_count(), self.core.budget_reserved()), (0, 0));
         assert_eq!((self.core.flow_count(), self.core.waiting_count(), self.core.parked_count()), (0, 0, 0));
         assert_eq!(self.core.tcp().occupancy().send_blocks.0, 0, "all memory is free again");

@@ -24,10 +24,13 @@ pub(super) struct Changes {
     list: Vec<(MemberId, u32, Change)>,
     /// There were more than are kept: every member is looked at.
     overflowed: bool,
+    /// Since connections to members were reviewed something has changed.
+    unreviewed: bool,
 }
 
 impl Changes {
     pub(super) fn add(&mut self, member: ServerId, change: Change) {
+        self.unreviewed = true;
         match self.list.len() < CHANGES_MAX {
             true => self.list.push((member.member, member.serial, change)),
             false => self.overflowed = true,
@@ -63,6 +66,17 @@ impl Pools {
         }
     }
 
+    /// Has the connections to members [reviewed](Self::take_unreviewed).
+    pub(crate) fn set_unreviewed(&mut self) {
+        self.changes.unreviewed = true;
+    }
+
+    /// Returns whether, since the last call, a member came into use or went out of it, or the policy or the
+    /// nodes that drain have changed.
+    pub(crate) fn take_unreviewed(&mut self) -> bool {
+        std::mem::take(&mut self.changes.unreviewed)
+    }
+
     /// Records that a plain server that is down is named by one more service.
     pub(super) fn named_while_down(&mut self, member: MemberId) {
         let state = self.get(member).and_then(|known| known.plain_state());
@@ -74,7 +88,8 @@ impl Pools {
     /// Returns the servers that came into use or went out of it since the last call, for each service of
     /// theirs; `name` is a service's name by its number.
     pub fn take_changes<'a>(&mut self, name: impl Fn(u32) -> Option<&'a str>) -> Vec<ServerChange> {
-        let Changes { mut list, overflowed } = std::mem::take(&mut self.changes);
+        let Changes { mut list, overflowed, unreviewed } = std::mem::take(&mut self.changes);
+        self.changes.unreviewed = unreviewed;
         if overflowed {
             list = self.states().collect();
         }

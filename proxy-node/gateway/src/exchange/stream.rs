@@ -1,0 +1,368 @@
+//! An exchange whose member speaks HTTP/2: it uses a stream of a connection that it shares with others.
+
+use csp_http::Fault;
+use csp_http::body::Piece;
+use csp_http::forward::{self, Edits, ResponseForward, TooLong};
+use csp_http::head::{Framing, HeadReader, Response};
+use csp_http::limits::HEAD_LEN_MAX;
+use csp_http2::SendError;
+use csp_proxy_core::service::upstream::{Ends, Opened};
+use csp_types::{FlowLabel, Instant};
+
+use super::member::{Head, Unsent, answer_to};
+use super::{Exchange, Flow, Stage};
+use crate::Reason;
+use crate::client::Downstream;
+use crate::links::{self, Pick, Reset, StreamId};
+use crate::pool::PoolId;
+use crate::shared::{Cx, Shared};
+
+/// Longest part of a body that is kept, so that it can be sent again, in bytes: a stream has room for as many
+/// at once.
+const REPLAY_MAX: usize = csp_http2::limits::SEND_BUFFER_MAX / 2;
+
+impl Exchange {
+    /// Opens a stream, asks for a connection, or waits for either.
+    pub(super) fn open_stream(&mut self, cx: &mut Cx<'_, impl Ends>) {
+        self.find_stream(cx.now, cx.client, cx.shared);
+        if let Stage::Stream(id) = self.stage
+            && let Some((label, ..)) = cx.shared.links.server(id.link)
+        {
+            cx.ends.relate(cx.client, label);
+        }
+    }
+
+    fn find_stream(&mut self, now: Instant, client: FlowLabel, shared: &mut Shared) {
+        let Some(name) = &self.target else { return };
+        let pool = shared.members.pool(name);
+        let (was_waiting, before) = (self.stage == Stage::Waiting, self.pool.replace(pool));
+        let spread = (self.service.member_http2.connections, !self.over_http2.is_narrow);
+        let pick = shared.links.pick(pool, &self.excluded, self.over_http2.avoid, spread);
+        if pick == Pick::Wait {
+            if !was_waiting {
+                (self.stage, self.progress) = (Stage::Waiting, now);
+            }
+            return shared.links.wait(pool, (client, self.serial));
+        }
+        if was_waiting && let Some(before) = before {
+            shared.links.unwait(before, (client, self.serial), false);
+        }
+        match pick {
+            Pick::Link(link) => {
+                shared.upstreams.reused += 1;
+                self.record.attempts = self.record.attempts.saturating_add(1);
+                self.record.reused = true;
+                self.begin_stream(now, client, link, shared);
+            }
+            _ => self.ask(now, client, shared),
+        }
+    }
+
+    /// Uses a connection that the core has opened.
+    pub(super) fn opened_link(
+        &mut self,
+        now: Instant,
+        (client, opened, pool): (FlowLabel, Opened, PoolId),
+        shared: &mut Shared,
+    ) {
+        shared.upstreams.opened += 1;
+        let bounds = (self.service.member_http2.streams_max, self.service.timeouts.upstream_idle);
+        let link = shared.links.insert(now, &opened, pool, bounds);
+        self.begin_stream(now, client, link, shared);
+        shared.links.opening_over(pool);
+    }
+
+    /// Sends the head on a stream of a connection.
+    fn begin_stream(&mut self, now: Instant, client: FlowLabel, link: u32, shared: &mut Shared) {
+        self.stage = Stage::New;
+        let is_whole = matches!(self.asked.framing, Framing::None | Framing::Length(0));
+        let (who, most) = ((client, self.serial), self.service.pool.requests_max);
+        match shared.links.begin(link, (&self.head, is_whole), who, most) {
+            Ok(id) => {
+                self.stage = Stage::Stream(id);
+                (self.joined, self.sent, self.progress) = (Some(now), None, now);
+                (self.head_sent, self.over_http2.is_ended) = (self.head.len(), is_whole);
+                self.record.member = shared.links.server(link).map(|(_, _, address)| address);
+                self.record.phases.connect = now - self.record.began;
+                if !self.replay.is_empty() {
+                    shared.links.send(id, &self.replay, false);
+                }
+                if self.request_ended {
+                    self.end_stream(now, shared);
+                }
+            }
+            Err(SendError::Head) => self.failure = Some(Reason::RequestTooLong),
+            Err(_) => {
+                // Each time there is one connection less.
+                shared.links.retire(link);
+                self.find_stream(now, client, shared);
+            }
+        }
+    }
+
+    /// There is no room for another connection: those that exist are used.
+    pub(super) fn narrow(&mut self, now: Instant, client: FlowLabel, shared: &mut Shared) {
+        self.opening_over(shared);
+        self.stage = Stage::New;
+        self.over_http2.is_narrow = true;
+        self.find_stream(now, client, shared);
+    }
+
+    /// The request for a connection was answered or withdrawn.
+    pub(super) fn opening_over(&self, shared: &mut Shared) {
+        if self.over_http2.is_spoken
+            && let Some(pool) = self.pool
+        {
+            shared.links.opening_over(pool);
+        }
+    }
+
+    /// Leaves the stream, or the queue for one.
+    pub(super) fn leave_stream(&self, stage: Stage, now: Instant, client: FlowLabel, shared: &mut Shared) {
+        match (stage, self.pool) {
+            (Stage::Stream(id), _) => shared.links.leave(now, id),
+            (_, Some(pool)) => shared.links.unwait(pool, (client, self.serial), true),
+            _ => {}
+        }
+    }
+
+    /// Passes on a part of the request's body.
+    pub(super) fn stream_piece(
+        &mut self,
+        cx: &mut Cx<'_, impl Ends>,
+        down: &mut impl Downstream,
+        id: StreamId,
+        piece: Piece,
+    ) -> Flow {
+        let most = self.service.body_len_max;
+        match piece {
+            Piece::Framing { len, chunk } => {
+                down.consume(cx.ends, len);
+                self.progress = cx.now;
+                if chunk.is_some_and(|size| size.saturating_add(self.up_framer.passed) > most) {
+                    return self.fail(cx, down, Reason::BodyTooLong);
+                }
+            }
+            Piece::Payload(readable) => {
+                if self.up_framer.passed.saturating_add(readable as u64) > most {
+                    return self.fail(cx, down, Reason::BodyTooLong);
+                }
+                let moved = self.stream_up(cx, down, id, readable);
+                if moved == 0 {
+                    return Flow::Wait;
+                }
+                self.progress = cx.now;
+                down.moved(moved);
+                self.up_framer.passed(moved);
+            }
+            Piece::Trailers(len) => {
+                self.touch(cx);
+                let Shared { links, work, .. } = &mut *cx.shared;
+                work.room.clear();
+                down.copy(cx.ends, len, &mut work.room);
+                links.trailers(id, &work.room);
+                self.over_http2.is_ended = true;
+                down.consume(cx.ends, len);
+                down.moved(len);
+            }
+            Piece::More | Piece::End => return Flow::Wait,
+        }
+        Flow::Moved
+    }
+
+    /// Sends payload of the request, and keeps it while all of it is kept. Returns the number of bytes sent.
+    fn stream_up(
+        &mut self,
+        cx: &mut Cx<'_, impl Ends>,
+        down: &mut impl Downstream,
+        id: StreamId,
+        len: usize,
+    ) -> usize {
+        let Shared { links, work, .. } = &mut *cx.shared;
+        let is_kept = !self.body_touched && self.down_framer.is_none();
+        if is_kept && self.replay.capacity() == 0 {
+            self.replay = work.buffers.take();
+        }
+        let replay = &mut self.replay;
+        let moved = down.take_request(cx.ends, len, &mut |bytes| {
+            let taken = links.send(id, bytes, false);
+            if is_kept {
+                replay.extend_from_slice(&bytes[..taken]);
+            }
+            taken
+        });
+        if moved > 0 && (!is_kept || self.replay.len() > REPLAY_MAX) {
+            self.body_touched = true;
+            work.buffers.give(std::mem::take(&mut self.replay));
+        }
+        moved
+    }
+
+    /// The request is complete: sends its end, if the exchange has a stream.
+    pub(super) fn end_stream(&mut self, now: Instant, shared: &mut Shared) {
+        let Stage::Stream(id) = self.stage else { return };
+        if !std::mem::replace(&mut self.over_http2.is_ended, true) {
+            shared.links.send(id, &[], true);
+        }
+        self.sent.get_or_insert(now);
+    }
+
+    /// Passes on what the member has said next.
+    pub(super) fn hear_stream(
+        &mut self,
+        cx: &mut Cx<'_, impl Ends>,
+        down: &mut impl Downstream,
+        id: StreamId,
+    ) -> Flow {
+        let Some(stream) = cx.shared.links.stream(id) else { return self.lost_stream(cx, down, id, None) };
+        if let Some(head) = stream.heads.pop_front() {
+            return self.stream_head(cx, down, &head);
+        }
+        let reset = stream.reset;
+        if self.down_framer.is_some() {
+            if !cx.shared.links.data(id).is_empty() {
+                return self.stream_payload(cx, down, id);
+            }
+            let trailers = cx.shared.links.stream(id).and_then(|stream| stream.trailers.take());
+            if let Some(trailers) = trailers {
+                return self.stream_end(cx, down, &trailers);
+            }
+        }
+        match reset {
+            Some(reset) => self.lost_stream(cx, down, id, Some(reset)),
+            None => Flow::Wait,
+        }
+    }
+
+    fn stream_head(
+        &mut self,
+        cx: &mut Cx<'_, impl Ends>,
+        down: &mut impl Downstream,
+        head: &links::Head,
+    ) -> Flow {
+        let closes = self.closes(cx.shared);
+        let limits = csp_http::Limits { head_len_max: HEAD_LEN_MAX, ..self.service.limits };
+        let Shared { scratch, work, .. } = &mut *cx.shared;
+        let response = match HeadReader::default().response(&[&head.text], true, &limits, scratch) {
+            Ok(Some(response)) => response,
+            Ok(None) => return self.fail(cx, down, Reason::Member(Fault::TruncatedHead)),
+            Err(refusal) => return self.fail(cx, down, Reason::Member(refusal.fault)),
+        };
+        if response.is_interim() {
+            self.over_http2.is_begun = true;
+            let how = ResponseForward { plan: None, date: None, edits: Edits::NONE, extra: &[] };
+            let len = match down.interim(response.status()) {
+                true => forward::response(&mut work.head, &response, &how).unwrap_or(0),
+                false => 0,
+            };
+            return if len > 0 { self.interim(cx, down, len) } else { Flow::Moved };
+        }
+        if response.status() == 101 {
+            return self.fail(cx, down, Reason::Member(Fault::UnexpectedSwitch)); // RFC 9113 §8.6
+        }
+        work.buffers.give(std::mem::take(&mut self.replay));
+        let head = self.stream_answer(down, &response, closes, (cx.now, work));
+        self.response(cx, down, head)
+    }
+
+    /// Begins the response to the client, and writes its head to the worker's buffer.
+    fn stream_answer(
+        &self,
+        down: &mut impl Downstream,
+        response: &Response<'_>,
+        closes: bool,
+        (now, work): (Instant, &mut crate::shared::Work),
+    ) -> Head {
+        // Payload comes without a frame.
+        let source = match response.framing(self.asked.is_head) {
+            Framing::Chunked => Framing::UntilClose,
+            framing => framing,
+        };
+        let date = work.clock.date(now);
+        let rule = self.rule.and_then(|at| self.service.rules().get(at));
+        let edits = rule.map_or(Edits::NONE, |rule| &rule.response_edits);
+        let sent = answer_to(down, response, source, closes).and_then(|plan| {
+            let how = ResponseForward { plan, date, edits, extra: &[] };
+            let written = forward::response(&mut work.head, response, &how);
+            Ok((plan, written.map_err(|TooLong(_)| Unsent::TooLong)?))
+        });
+        Head { status: response.status(), source, sent }
+    }
+
+    fn stream_payload(
+        &mut self,
+        cx: &mut Cx<'_, impl Ends>,
+        down: &mut impl Downstream,
+        id: StreamId,
+    ) -> Flow {
+        let Some(framer) = &mut self.down_framer else { return Flow::Wait };
+        let Shared { links, work, .. } = &mut *cx.shared;
+        let len = framer.permits(links.data(id).len(), down.out(), &mut work.buffers);
+        if !down.flush(cx.ends, &mut work.buffers) {
+            return Flow::Wait;
+        }
+        let data = links.data(id);
+        let moved = down.write(cx.ends, &data[..len.min(data.len())]);
+        links.release(id, moved);
+        framer.passed(moved);
+        if moved > 0 { Flow::Moved } else { Flow::Wait }
+    }
+
+    fn stream_end(
+        &mut self,
+        cx: &mut Cx<'_, impl Ends>,
+        down: &mut impl Downstream,
+        trailers: &[u8],
+    ) -> Flow {
+        let service = std::sync::Arc::clone(&self.service);
+        let edits = self.rule.and_then(|at| service.rules().get(at));
+        let edits = edits.map_or(Edits::NONE, |rule| &rule.response_edits);
+        let work = &mut cx.shared.work;
+        if let Some(framer) = self.down_framer.as_mut().filter(|_| !trailers.is_empty())
+            && let Ok(written) = forward::trailers(&mut work.head, trailers, edits)
+        {
+            match framer.trailers(down.out(), &mut work.buffers) {
+                true => self.write_down(cx, down, written),
+                false => down.trailers(work.head[..written].strip_prefix(b"0\r\n").unwrap_or_default()),
+            }
+        }
+        self.response_end(cx, down)
+    }
+
+    /// The stream has ended without a complete response. The request goes to another connection, or is
+    /// answered.
+    fn lost_stream(
+        &mut self,
+        cx: &mut Cx<'_, impl Ends>,
+        down: &mut impl Downstream,
+        id: StreamId,
+        reset: Option<Reset>,
+    ) -> Flow {
+        let (is_unprocessed, is_fault, is_reset) = match reset {
+            Some(reset) => (reset.unprocessed, reset.is_fault, reset.is_reset),
+            None => (false, false, false),
+        };
+        let is_answered = self.down_framer.is_some() || self.over_http2.is_begun;
+        let may_repeat = !is_answered && (is_unprocessed || (self.asked.is_idempotent && !is_fault));
+        let is_free = is_unprocessed || self.record.reused;
+        let retries = self.service.retries;
+        let has_tries = if is_free { self.over_http2.again <= retries } else { self.tried < retries };
+        if !may_repeat || self.body_touched || !has_tries || !down.is_awaited() {
+            let reason = if is_reset { Reason::MemberReset } else { Reason::MemberClosed };
+            return self.fail(cx, down, reason);
+        }
+        let server = cx.shared.links.server(id.link).map(|(_, server, _)| server);
+        self.part(cx, false);
+        self.over_http2.avoid = Some(id.link);
+        self.failed = Some(if is_reset { Reason::MemberReset } else { Reason::MemberClosed });
+        if is_free {
+            self.over_http2.again += 1;
+        } else {
+            self.tried += 1;
+            server.map(|server| self.excluded.insert(server));
+        }
+        self.count_retry(cx.shared);
+        self.open_stream(cx);
+        Flow::Moved
+    }
+}

@@ -1,0 +1,57 @@
+//! Requests over connections that exist allocate nothing, once lists and buffers have their size.
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
+
+#[path = "gateway/http.rs"]
+#[allow(dead_code, reason = "another test asks for more")]
+mod http;
+#[path = "../../core/tests/upstream/world.rs"]
+#[allow(dead_code, reason = "another test asks for more")]
+mod world;
+
+use csp_gateway::spec::{PoolOptions, Reuse, ServiceConfig};
+use csp_http::forward::OriginFields;
+use csp_support::allocation;
+
+use http::{Http, service};
+
+#[global_allocator]
+static ALLOCATOR: allocation::Counting = allocation::Counting;
+
+#[test]
+fn a_request_over_connections_that_exist_allocates_nothing() {
+    let pool = PoolOptions { reuse: Reuse::Always, ..PoolOptions::default() };
+    let origin = OriginFields { x_forwarded: true, forwarded: false };
+    let config = ServiceConfig { pool, origin, trace: true, request_id: true, ..service() };
+    let mut h = Http::new(config);
+    h.w.connect(1_000);
+    let body = "x".repeat(2_000);
+    let chunked = format!("7d0\r\n{body}\r\n0\r\n\r\n");
+    let fields = "Host: a\r\nUser-Agent: agent\r\nAccept: */*\r\n";
+    let exchanges = [
+        (format!("GET /a?b HTTP/1.1\r\n{fields}\r\n"), "HTTP/1.1 204 No Content\r\n\r\n".to_owned()),
+        (
+            format!("POST / HTTP/1.1\r\n{fields}Content-Length: 2000\r\n\r\n{body}"),
+            format!("HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n{body}"),
+        ),
+        (
+            format!("PUT / HTTP/1.1\r\n{fields}Transfer-Encoding: chunked\r\n\r\n{chunked}"),
+            format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{chunked}"),
+        ),
+    ];
+    let mut allocations = Vec::new();
+    let mut member = None;
+    for _ in 0..200 {
+        let before = h.w.allocations - h.w.out.allocations;
+        for (request, response) in &exchanges {
+            h.send(1_000, request);
+            let member = *member.get_or_insert_with(|| h.w.accept(1 << 20).1);
+            h.hears(member);
+            h.says(member, response);
+            assert_eq!(h.reads(1_000), *response);
+        }
+        while h.gateway().next_record().is_some() {}
+        allocations.push(h.w.allocations - h.w.out.allocations - before);
+    }
+    assert_eq!(h.gateway().snapshot().upstreams.opened, 1, "one connection for all");
+    assert_eq!(allocations[100..], [0; 100], "{allocations:?}");
+}
