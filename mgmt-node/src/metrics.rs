@@ -44,6 +44,7 @@ impl MetricSource for ClusterMetrics {
             policy
                 .services
                 .iter()
+                .filter(|service| service.http.is_none())
                 .map(|service| service.name.clone())
                 .chain(channels.map(|service| service.name))
                 .collect::<Vec<_>>()

@@ -199,6 +199,7 @@ fn overview() -> OverviewView {
         protocol: "tcp".into(),
         via: "proxy".into(),
         pending: 1,
+        leads_to: vec!["app".into()],
         pool: vec![member],
         figures: None,
     };

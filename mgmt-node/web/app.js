@@ -90,7 +90,7 @@ function serviceState(s) {
   if (s.pool.length && down === s.pool.length) return mark("bad", "✕", "no member takes connections");
   if (down) return mark("warn", "▲", `${down} of ${s.pool.length} members down`);
   if (s.pending) return mark("warn", "▲", `${s.pending} waiting for a process`);
-  return mark("good", "✓", s.pool.length ? `${s.pool.length} member${s.pool.length === 1 ? "" : "s"}` : "no pool");
+  return mark("good", "✓", s.pool.length ? `${s.pool.length} member${s.pool.length === 1 ? "" : "s"}` : (s.leads_to || []).length ? "routes to " + s.leads_to.join(", ") : "no pool");
 }
 
 function drawServices(view) {
@@ -104,7 +104,7 @@ function drawServices(view) {
     return h("div", { class: "service" },
       h("div", { class: "line" },
         h("h3", {}, opener(key, s.name)),
-        h("code", {}, address(s.vip, s.port) + (s.protocol === "udp" ? " udp" : "")),
+        s.vip ? h("code", {}, address(s.vip, s.port) + (s.protocol === "udp" ? " udp" : "")) : h("span", { class: "small quiet" }, "by routes"),
         serviceState(s),
         h("span", { class: "numbers" }, `${each(grown, count)} new, ${count(open(s))} open, ${count(s.pending)} waiting`,
           s.via === "network" ? ", packets are forwarded" : ""),

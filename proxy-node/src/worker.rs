@@ -2,6 +2,7 @@
 //! (`csp_daemon::DataThread`, or the simulation) waits.
 
 mod election;
+mod recording;
 mod tunnels;
 
 use std::collections::{HashMap, HashSet};
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{SendError, Sender};
 
 use csp_election::GroupId;
+use csp_gateway::{Gateway, HttpService};
 use csp_quality::{Fired, FlowStatus, LinkStatus, SharedLinkConfig, TriggerError};
 use csp_services::{
     FlowFields, HandlerJob, MessageBroker, MessagesConfig, MessagesPolicy, MoveNotice, PlanJob,
@@ -22,19 +24,16 @@ use csp_vi::{Armed, ViError, Wake};
 use csp_wire::channel::Messages;
 
 use crate::core::service::both::Both;
-use crate::core::service::local::NoLocalServices;
-use crate::core::{
-    CoreConfig, EgressRule, EndedConnection, Process, ProxyCore, ServerChange, ServiceSpec, Verdict,
-};
-use crate::daemon::{ConnectionLog, ServiceBoard, WorkerEvents};
+use crate::core::{CoreConfig, EgressRule, Process, ProxyCore, ServiceSpec, Verdict};
+use crate::daemon::{ConnectionLog, HttpBoard, HttpLog, ServiceBoard, WorkerEvents};
 use crate::links::Links;
 use election::Election;
 
 /// Messages processed from one endpoint in one turn, so that no peer delays the others.
 const MESSAGES_PER_TURN: usize = 128;
 
-/// The local services of a worker. Another one takes the second place.
-pub type LocalServices = Both<MessageBroker, NoLocalServices>;
+/// The local services of a worker: channels of messages, and HTTP.
+pub type LocalServices = Both<MessageBroker, Gateway>;
 
 /// What a worker needs of the registrations of other nodes.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +44,8 @@ pub struct Registered {
     pub lan_workers: HashMap<NodeId, u8>,
     /// Application nodes that get no new connections.
     pub draining: HashSet<NodeId>,
+    /// Whether this node gets no new connections.
+    pub is_draining: bool,
     /// This node, and all proxy workers that new connections may go to; `None`: not known yet.
     pub proxies: Option<(NodeId, Vec<Owner>)>,
 }
@@ -79,12 +80,16 @@ pub struct WorkerPolicy {
     pub egress: Vec<EgressRule>,
     /// The channels of messages at addresses of `services`, and contexts that are programs of the cluster.
     pub messages: MessagesPolicy,
+    /// Services at addresses of `services` whose HTTP is read.
+    pub http: Vec<Arc<HttpService>>,
     /// Information flows, and the link that they share.
     pub flows: Option<FlowsConfig>,
     /// The groups of addresses that move from one network node to another.
     pub vip_groups: HashMap<IpAddr, GroupId>,
     /// Which connections are recorded; `None`: none.
     pub log: Option<csp_policy::ConnectionLog>,
+    /// How much of clients' addresses records of HTTP requests have.
+    pub http_addresses: csp_policy::LogAddresses,
 }
 
 /// A proxy worker.
@@ -101,11 +106,17 @@ pub struct ProxyWorker {
     planner: Option<Sender<(u8, PlanJob)>>,
     /// Where connections are recorded; `None`: nowhere.
     log: Option<ConnectionLog>,
+    /// Where HTTP requests are recorded; `None`: nowhere.
+    http_log: Option<HttpLog>,
+    /// Where what is counted of HTTP is published; `None`: nowhere.
+    http: Option<HttpBoard>,
     /// Where what is counted by service is published; `None`: nowhere.
     services: Option<ServiceBoard>,
     /// Where events are reported; `None`: nowhere.
     events: Option<WorkerEvents>,
     election: Election,
+    /// Whether the node gets no new connections.
+    is_draining: bool,
 }
 
 impl ProxyWorker {
@@ -120,7 +131,7 @@ impl ProxyWorker {
             vec![0; limits::TUNNEL_MESSAGE_LEN_MAX.max(limits::CHANNEL_MESSAGE_LEN_MAX)].into_boxed_slice();
         let links = Links::new(tunnel_endpoints, channel_endpoints);
         let number = config.worker;
-        let local = Both::new(MessageBroker::new(messages), NoLocalServices);
+        let local = Both::new(MessageBroker::new(messages), Gateway::new(number.into()));
         let core = ProxyCore::with_local_services(config, local);
         let election = Election::new();
         ProxyWorker {
@@ -133,15 +144,20 @@ impl ProxyWorker {
             planner: None,
             events: None,
             log: None,
+            http_log: None,
+            http: None,
             services: None,
             election,
+            is_draining: false,
         }
     }
 
-    /// Gives the message broker random bytes of a cryptographic generator for the handshakes of channels with
-    /// keys.
+    /// Gives the local services random bytes of a cryptographic generator: for the handshakes of channels
+    /// with keys, and for ids of requests.
     pub fn seed(&mut self, seed: [u8; 32]) {
         self.broker_mut().seed(seed);
+        let [a, b, c, d, e, f, g, h, ..] = seed;
+        self.gateway_mut().seed(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
     }
 
     /// Sets where handlers are made that clients bring: it gets each with the worker's number, and has
@@ -157,49 +173,9 @@ impl ProxyWorker {
         self.planner = Some(planner);
     }
 
-    /// Sets where connections are recorded.
-    pub fn set_connection_log(&mut self, log: ConnectionLog) {
-        self.log = Some(log);
-    }
-
-    pub(crate) fn connection_log(&self) -> Option<&ConnectionLog> {
-        self.log.as_ref()
-    }
-
-    /// Sets where what is counted by service is published.
-    pub fn set_service_board(&mut self, services: ServiceBoard) {
-        self.services = Some(services);
-    }
-
-    pub(crate) fn service_board(&self) -> Option<&ServiceBoard> {
-        self.services.as_ref()
-    }
-
     /// Returns the worker's number.
     pub(crate) fn number(&self) -> u8 {
         self.number
-    }
-
-    /// Returns the records of connections that have ended ([`ProxyCore::take_ended_connections`]).
-    pub(crate) fn take_ended_connections(
-        &mut self,
-        room: Vec<EndedConnection>,
-    ) -> (Vec<EndedConnection>, u64) {
-        self.core.take_ended_connections(room)
-    }
-
-    /// Sets where this worker's events are reported.
-    pub fn set_events(&mut self, events: WorkerEvents) {
-        self.events = Some(events);
-    }
-
-    pub(crate) fn events(&self) -> Option<&WorkerEvents> {
-        self.events.as_ref()
-    }
-
-    /// Returns the servers that came into use or went out of it since the last call.
-    pub(crate) fn take_server_changes(&mut self) -> Vec<ServerChange> {
-        self.core.take_server_changes()
     }
 
     /// Sets the network node whose workers share the threads of this node's. Records for the one of this
@@ -359,7 +335,9 @@ impl ProxyWorker {
     pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), PolicyError> {
         self.take_left(now);
         let served = self.broker_mut().apply(now, &policy.messages).map_err(PolicyError::from);
-        let WorkerPolicy { services, egress, flows, vip_groups, log, .. } = policy;
+        let WorkerPolicy { services, egress, http, flows, vip_groups, log, http_addresses, .. } = policy;
+        self.http_log.iter_mut().for_each(|writer| writer.set_addresses(http_addresses));
+        self.gateway_mut().set_services(now, http);
         self.links.holders.set_groups(vip_groups);
         let served = served.and(self.set_flows(now, flows).map_err(PolicyError::from));
         self.core.set_policy(now, services, egress, &mut self.links);
@@ -389,7 +367,8 @@ impl ProxyWorker {
     /// that owns their addresses now.
     pub fn set_registered(&mut self, now: Instant, registered: Registered) {
         self.take_left(now);
-        let Registered { owned, lan_workers, draining, proxies } = registered;
+        let Registered { owned, lan_workers, draining, is_draining, proxies } = registered;
+        self.is_draining = is_draining;
         if let Some((proxy, workers)) = proxies {
             let here = Owner { proxy, worker: self.number };
             self.broker_mut().set_view(now, View { here, workers });
@@ -475,6 +454,24 @@ impl ProxyWorker {
     /// Returns the message broker, read-only.
     pub fn broker(&self) -> &MessageBroker {
         self.core.local().first()
+    }
+
+    /// Has clients of HTTP go elsewhere while the node drains. Called now and then, since connections come
+    /// until network nodes know.
+    pub(crate) fn drain_clients(&mut self, now: Instant) {
+        if self.is_draining {
+            self.gateway_mut().drain_all(now);
+        }
+    }
+
+    /// Returns the HTTP gateway.
+    pub fn gateway_mut(&mut self) -> &mut Gateway {
+        self.core.local_mut().second_mut()
+    }
+
+    /// Returns the HTTP gateway, read-only.
+    pub fn gateway(&self) -> &Gateway {
+        self.core.local().second()
     }
 
     /// Returns the core, read-only.

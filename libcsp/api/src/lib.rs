@@ -37,6 +37,7 @@ pub mod connections;
 pub mod contexts;
 pub mod events;
 pub mod handlers;
+pub mod http;
 pub mod label;
 pub mod messages;
 pub mod metrics;

@@ -13,7 +13,7 @@ use csp_types::Duration;
 
 use crate::formats::{self, KnownFormat};
 use crate::times::{self, RowTime};
-use crate::{flows, handlers, paths};
+use crate::{flows, handlers, http, paths};
 
 /// The formats and queries of a policy, parsed and checked against each other.
 #[derive(Debug, Default)]
@@ -103,6 +103,7 @@ impl Catalogue {
     /// Parses what the policy names; notes what is wrong.
     pub(crate) fn new(policy: &Policy, problems: &mut Problems) -> Catalogue {
         handlers::check(policy, problems);
+        http::check(policy, problems);
         let known = formats::known(&policy.formats, problems);
         let mut catalogue = Catalogue { formats: known, ..Catalogue::default() };
         for (index, channel) in policy.channels.iter().enumerate() {

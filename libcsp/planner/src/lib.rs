@@ -16,6 +16,7 @@ mod channels;
 mod flows;
 mod formats;
 mod handlers;
+pub mod http;
 mod paths;
 mod requests;
 mod times;

@@ -25,12 +25,13 @@ impl Policy {
         for (index, service) in self.services.iter().enumerate() {
             let at = format!("services[{index}]");
             check_name(&service.name, "service", &at, problems);
-            check_unicast(service.vip, &format!("{at}.vip"), problems);
+            crate::http::check_end(service, &at, problems);
             crate::servers::check_pool(&mut reach, service, &at, problems);
             check_balancers(self, service, &at, problems);
             service.tls.iter().for_each(|tls| tls.check(service, &at, problems));
         }
         crate::forward::check(self, problems);
+        crate::http::check(self, problems);
         crate::servers::check_names(self, problems);
         check_count("channels", self.channels.len(), 0, CHANNELS_MAX, problems);
         for (index, channel) in self.channels.iter().enumerate() {
@@ -98,22 +99,23 @@ impl Policy {
     /// Names and addresses of services, channels and queries are unique among all of them.
     fn check_ends_are_distinct(&self, problems: &mut Problems) {
         let tcp = Protocol::Tcp;
+        let end = |s: &Service| s.has_end().then_some((s.vip, s.port));
         let services = self.services.iter().enumerate();
-        let services = services
-            .map(|(at, s)| (format!("services[{at}]"), Some(s.name.as_str()), (s.vip, s.port), s.protocol));
+        let services =
+            services.map(|(at, s)| (format!("services[{at}]"), Some(s.name.as_str()), end(s), s.protocol));
         let channels = self.channels.iter().enumerate();
-        let channels =
-            channels.map(|(at, c)| (format!("channels[{at}]"), Some(c.name.as_str()), (c.vip, c.port), tcp));
+        let channels = channels
+            .map(|(at, c)| (format!("channels[{at}]"), Some(c.name.as_str()), Some((c.vip, c.port)), tcp));
         let queries = self.queries.iter().enumerate();
-        let queries =
-            queries.map(|(at, q)| (format!("queries[{at}]"), Some(q.name.as_str()), (q.vip, q.port), tcp));
+        let queries = queries
+            .map(|(at, q)| (format!("queries[{at}]"), Some(q.name.as_str()), Some((q.vip, q.port)), tcp));
         let further = self.channels.iter().enumerate().flat_map(|(at, c)| {
             let ports = c.listen.iter().enumerate();
-            ports.map(move |(n, p)| (format!("channels[{at}].listen[{n}]"), None, (c.vip, p.port), tcp))
+            ports.map(move |(n, p)| (format!("channels[{at}].listen[{n}]"), None, Some((c.vip, p.port)), tcp))
         });
-        let requested = self
-            .requested_channels()
-            .map(|(at, place)| (format!("channels[{at}].requests"), None, (place.vip, place.port), tcp));
+        let requested = self.requested_channels().map(|(at, place)| {
+            (format!("channels[{at}].requests"), None, Some((place.vip, place.port)), tcp)
+        });
         let (mut names, mut ends) = (HashMap::new(), HashMap::new());
         for (at, name, end, protocol) in
             services.chain(channels).chain(queries).chain(further).chain(requested)
@@ -124,8 +126,9 @@ impl Policy {
                 let message = format!("{name:?} is the name of {first} already; names are unique");
                 problems.add(format!("{at}.name"), message);
             }
-            if let Some(first) = ends.insert((end, protocol), at.clone()) {
-                let (vip, port) = end;
+            if let Some((vip, port)) = end
+                && let Some(first) = ends.insert((vip, port, protocol), at.clone())
+            {
                 let message = format!("{vip} port {port} belongs to {first} already");
                 let parts = [(&first, "vip"), (&first, "port"), (&at, "port")];
                 let parts = parts.map(|(at, part)| format!("{at}.{part}"));

@@ -1,4 +1,4 @@
-//! Which connections proxies record when they end.
+//! Which connections and HTTP requests proxies record when they end.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,8 @@ impl LogAddresses {
     }
 }
 
-/// `connection_log:` absent: nothing is recorded.
+/// `connection_log:` and `http_log:`, where requests stand in the place of connections. Absent: nothing is
+/// recorded.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectionLog {
@@ -66,22 +67,34 @@ fn one() -> u32 {
     1
 }
 
-/// Checks the section of a policy.
+/// Checks the sections of a policy.
 pub(super) fn check(policy: &Policy, problems: &mut Problems) {
-    let Some(log) = &policy.connection_log else { return };
-    let too_large = |sample: u32| {
-        (sample > LOG_SAMPLE_MAX).then(|| format!("{sample}: allowed are 0 to {LOG_SAMPLE_MAX}"))
-    };
-    if let Some(message) = too_large(log.sample) {
-        problems.add("connection_log.sample", message);
+    let is_service = |name: &str| policy.services.iter().any(|service| service.name == name);
+    if let Some(log) = &policy.connection_log {
+        log.check("connection_log", "is no service of this policy", is_service, problems);
     }
-    for (name, sample) in &log.services {
-        let at = format!("connection_log.services.{name}");
-        if !policy.services.iter().any(|service| service.name == *name) {
-            problems.add(&at, format!("{name:?} is no service of this policy"));
+    let has_http = |name: &str| policy.http_services().any(|(service, _)| service.name == name);
+    if let Some(log) = &policy.http_log {
+        log.check("http_log", "is no service with http of this policy", has_http, problems);
+    }
+}
+
+impl ConnectionLog {
+    fn check(&self, section: &str, not: &str, is_service: impl Fn(&str) -> bool, problems: &mut Problems) {
+        let too_large = |sample: u32| {
+            (sample > LOG_SAMPLE_MAX).then(|| format!("{sample}: allowed are 0 to {LOG_SAMPLE_MAX}"))
+        };
+        if let Some(message) = too_large(self.sample) {
+            problems.add(format!("{section}.sample"), message);
         }
-        if let Some(message) = too_large(*sample) {
-            problems.add(&at, message);
+        for (name, sample) in &self.services {
+            let at = format!("{section}.services.{name}");
+            if !is_service(name) {
+                problems.add(&at, format!("{name:?} {not}"));
+            }
+            if let Some(message) = too_large(*sample) {
+                problems.add(&at, message);
+            }
         }
     }
 }

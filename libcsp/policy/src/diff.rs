@@ -91,6 +91,10 @@ fn records(old: &Policy, new: &Policy, lines: &mut Vec<String>) {
         lines.extend(old.connection_log.iter().map(|log| format!("- connection log {}", log.summary())));
         lines.extend(new.connection_log.iter().map(|log| format!("+ connection log {}", log.summary())));
     }
+    if old.http_log != new.http_log {
+        lines.extend(old.http_log.iter().map(|log| format!("- HTTP log {}", log.summary())));
+        lines.extend(new.http_log.iter().map(|log| format!("+ HTTP log {}", log.summary())));
+    }
 }
 
 /// There may be thousands of rules: they are found by their text.
@@ -126,6 +130,8 @@ fn changes(old: &Service, new: &Service, lines: &mut Vec<String>) {
     change("accept_proxy_from", networks(&old.accept_proxy_from), networks(&new.accept_proxy_from));
     let tls = |tls: &Option<crate::ServiceTls>| tls.as_ref().map_or("none".to_owned(), |tls| tls.summary());
     change("tls", tls(&old.tls), tls(&new.tls));
+    let http = |http: &Option<crate::Http>| http.as_ref().map_or("none".to_owned(), |http| http.summary());
+    change("http", http(&old.http), http(&new.http));
     let (was, is) = (&old.servers, &new.servers);
     let timeout = |ms: u32| format!("{ms} ms");
     change("servers.balance", format!("{:?}", was.balance), format!("{:?}", is.balance));
@@ -133,6 +139,7 @@ fn changes(old: &Service, new: &Service, lines: &mut Vec<String>) {
     change("servers.slow_start_ms", timeout(was.slow_start_ms), timeout(is.slow_start_ms));
     change("servers.connect_timeout_ms", timeout(was.connect_timeout_ms), timeout(is.connect_timeout_ms));
     let header = |header| format!("{header:?}").to_lowercase();
+    change("servers.http2", was.http2.to_string(), is.http2.to_string());
     change("servers.proxy_protocol", header(was.proxy_protocol), header(is.proxy_protocol));
     let check = |check: &Option<crate::ServerCheck>| match check {
         None => "none".to_owned(),
@@ -153,7 +160,12 @@ fn summary(service: &Service) -> String {
     let Service { name, vip, port, protocol, via, .. } = service;
     let protocol = if *protocol == Protocol::Tcp { String::new() } else { format!(" {protocol}") };
     let via = if *via == Via::Proxy { String::new() } else { format!(" via {via}") };
-    format!("{name} {vip} port {port}{protocol}{via} pool {}", pool.join(", "))
+    let end = if service.has_end() { format!(" {vip} port {port}") } else { String::new() };
+    let goes = match &service.http {
+        None => format!("pool {}", pool.join(", ")),
+        Some(http) => format!("http {}", http.summary()),
+    };
+    format!("{name}{end}{protocol}{via} {goes}")
 }
 
 fn channel_summary(channel: &Channel) -> String {

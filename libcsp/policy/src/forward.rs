@@ -173,6 +173,7 @@ fn check_options(service: &Service, at: &str, problems: &mut Problems) {
         ("servers.slow_start_ms", *slow_start_ms == 0),
         ("servers.connect_timeout_ms", *connect_timeout_ms == usual.connect_timeout_ms),
         ("servers.proxy_protocol", *proxy_protocol == ProxyProtocol::Off),
+        ("servers.http2", !service.servers.http2),
     ] {
         if !is_usual {
             let message =

@@ -214,6 +214,7 @@ impl Channel {
             pool: self.pool.iter().copied().map(Server::from).collect(),
             accept_proxy_from: Vec::new(),
             tls: None,
+            http: None,
             servers: ServerOptions::default(),
             tcp: self.tcp,
             backlog: Backlog::default(),

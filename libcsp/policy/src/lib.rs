@@ -24,6 +24,7 @@ mod formats;
 mod forward;
 mod framing;
 mod handlers;
+mod http;
 mod link;
 mod paths;
 mod placements;
@@ -67,6 +68,10 @@ pub use framing::{
     SOFH_LEN,
 };
 pub use handlers::{SUPPLIED_MAX, SuppliedHandler};
+pub use http::{
+    Condition, HTTP_ALPN, HeaderEdit, Http, HttpLimits, HttpTimeouts, OriginField, PathMatch, ROUTES_MAX,
+    RedirectTo, Respond, Rewrite, Route, RouteAction, RouteTarget, RouteTimeouts, Upstream, UpstreamReuse,
+};
 pub use link::{Adapt, FlowMonitor, FlowTrigger, Limit, Link, LinkShare, TriggerAction, TriggerWhen};
 pub use paths::{GivenUp, PathStage, StagePlacement};
 pub use plugin_hosts::{PLUGIN_HOSTS_MAX, PluginHost};
@@ -156,6 +161,9 @@ pub struct Policy {
     /// Which connections proxies record when they end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection_log: Option<ConnectionLog>,
+    /// Which HTTP requests proxies record when they end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http_log: Option<ConnectionLog>,
     /// What is accelerated of which programs; of those that are not named here, all that the rules of their
     /// node allow.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -197,11 +205,15 @@ pub struct ProgramRule {
 pub struct Service {
     /// 1 to 63 of `a-z 0-9 -`, unique in the policy.
     pub name: String,
-    /// The address clients connect to.
-    #[serde(deserialize_with = "ip_address")]
+    /// The address clients connect to. Absent together with `port`: routes of other services lead here.
+    #[serde(
+        default = "http::no_vip",
+        deserialize_with = "ip_address",
+        skip_serializing_if = "IpAddr::is_unspecified"
+    )]
     pub vip: IpAddr,
     /// The port clients connect to.
-    #[serde(deserialize_with = "port")]
+    #[serde(default, deserialize_with = "port", skip_serializing_if = "framing::is_default")]
     pub port: u16,
     /// TCP or UDP.
     #[serde(default, skip_serializing_if = "framing::is_default")]
@@ -209,7 +221,8 @@ pub struct Service {
     /// Who passes on what clients send.
     #[serde(default, skip_serializing_if = "framing::is_default")]
     pub via: Via,
-    /// The servers; at least one, each once.
+    /// The servers; at least one, each once. None if the service has `http`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pool: Vec<Server>,
     /// Networks of balancers in front: their connections begin with a header of the PROXY protocol, version 1
     /// or 2, which names the client.
@@ -218,6 +231,9 @@ pub struct Service {
     /// TLS of its clients, which ends at the proxies. Absent: their bytes are passed on as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<ServiceTls>,
+    /// Requests of HTTP, which the proxies read and lead to other services. Absent: bytes go to the pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<Http>,
     /// How the plain servers of the pool are reached.
     #[serde(default, skip_serializing_if = "framing::is_default")]
     pub servers: ServerOptions,
@@ -354,6 +370,7 @@ impl Policy {
             vip_groups: Vec::new(),
             event_subscribers: Vec::new(),
             connection_log: None,
+            http_log: None,
             programs: Vec::new(),
             access: Vec::new(),
             plugin_hosts: Vec::new(),
@@ -408,7 +425,8 @@ impl Policy {
         let channels = channels.flat_map(|channel| channel.ports().map(|port| (channel.vip, port.port)));
         let queries = self.queries.iter().map(|query| (query.vip, query.port));
         let requested = self.requested_ends();
-        let services = self.services.iter().map(|service| (service.vip, service.port));
+        let services = self.services.iter().filter(|service| service.has_end());
+        let services = services.map(|service| (service.vip, service.port));
         services.chain(channels).chain(queries).chain(requested)
     }
 

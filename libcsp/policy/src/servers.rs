@@ -115,6 +115,10 @@ pub struct ServerOptions {
     pub connect_timeout_ms: u32,
     /// The header by which proxies give a server the client's address.
     pub proxy_protocol: ProxyProtocol,
+    /// Whether they speak HTTP/2 by prior knowledge (RFC 9113 §3.3), as servers of gRPC do, when routes of
+    /// HTTP lead to them. Otherwise they get HTTP/1.1.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub http2: bool,
     /// How proxies check them; absent: proxies learn from clients' connections which can be reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check: Option<ServerCheck>,
@@ -131,6 +135,7 @@ impl Default for ServerOptions {
             slow_start_ms: 0,
             connect_timeout_ms: 3_000,
             proxy_protocol: ProxyProtocol::Off,
+            http2: false,
             check: None,
             tunnel: None,
         }
@@ -336,7 +341,8 @@ impl<'p> Reach<'p> {
 
 /// Notes what is wrong with the pool of a service.
 pub(crate) fn check_pool(reach: &mut Reach<'_>, service: &Service, at: &str, problems: &mut Problems) {
-    check_count(&format!("{at}.pool"), service.pool.len(), 1, POOL_MAX, problems);
+    let least = usize::from(service.http.is_none());
+    check_count(&format!("{at}.pool"), service.pool.len(), least, POOL_MAX, problems);
     if service.pool.iter().all(|server| server.weight == 0) && !service.pool.is_empty() {
         problems.add(format!("{at}.pool"), "all weights are 0: no server gets connections".to_owned());
     }

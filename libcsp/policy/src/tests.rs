@@ -38,11 +38,11 @@ fn a_wrong_name_or_field_is_refused() {
     refuses("csp/v1", "csp/v2", "1:13: apiVersion: \"csp/v2\" is not known; allowed is csp/v1");
     let name = "3:11: services[0].name: \"Web\" is no service name; allowed are 1 to 63 of a-z 0-9 -";
     refuses("name: web", "name: Web", name);
-    let field = "3:5: services[0].nam: unknown field `nam` (is `name` meant?); allowed are name, vip, port, protocol, via, pool, accept_proxy_from, tls, servers, tcp, backlog";
+    let field = "3:5: services[0].nam: unknown field `nam` (is `name` meant?); allowed are name, vip, port, protocol, via, pool, accept_proxy_from, tls, http, servers, tcp, backlog";
     refuses("name: web", "nam: web", field);
     let twice = "8:11: services[1].name: \"web\" is the name of services[0] already; names are unique";
     refuses("name: upload", "name: web", twice);
-    let top = "2:1: service: unknown field `service` (is `services` meant?); allowed are apiVersion, services, formats, channels, queries, handlers, contexts, information_flows, link, egress, vip_groups, event_subscribers, connection_log, programs, access, plugin_hosts, plugins, rules";
+    let top = "2:1: service: unknown field `service` (is `services` meant?); allowed are apiVersion, services, formats, channels, queries, handlers, contexts, information_flows, link, egress, vip_groups, event_subscribers, connection_log, http_log, programs, access, plugin_hosts, plugins, rules";
     refuses("services:", "service:", top);
 }
 
@@ -52,7 +52,6 @@ fn a_wrong_address_or_port_is_refused() {
     refuses("vip: 10.76.0.100", "vip: 10.76.0", &format!("4:10: services[0].vip: \"10.76.0\" {allowed}"));
     for (address, kind) in [
         ("224.0.0.1", "a multicast address"),
-        ("0.0.0.0", "the unspecified address"),
         ("127.0.0.1", "a loopback address"),
         ("255.255.255.255", "the broadcast address"),
         ("0.1.2.3", "a reserved address"),

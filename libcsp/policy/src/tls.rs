@@ -25,8 +25,8 @@ pub struct ServiceTls {
     /// The oldest version that clients may speak: `1.2` or `1.3`.
     #[serde(default, skip_serializing_if = "super::framing::is_default")]
     pub min_version: TlsVersion,
-    /// Application protocols that are offered (ALPN, RFC 7301), the preferred one first. None: what clients
-    /// offer is ignored.
+    /// Application protocols that are offered (ALPN, RFC 7301), the preferred one first. None:
+    /// `h2` and `http/1.1` if the service has `http`; otherwise what clients offer is ignored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alpn: Vec<String>,
 }

@@ -87,6 +87,18 @@ pub(super) async fn services(context: &Context) -> Result<(), CliError> {
         let mut table = Table::new(&head);
         let figure = |n: Option<u64>| Cell::from(n.map(|n| n.to_string()).unwrap_or_default()).right();
         for s in &view.services {
+            if s.pool.is_empty() {
+                let (targets, none) = (format!("routes to {}", s.leads_to.join(", ")), || Cell::from(" "));
+                table.row([
+                    s.name.clone().into(),
+                    service_address(s).into(),
+                    targets.into(),
+                    none(),
+                    none(),
+                    none(),
+                    none(),
+                ]);
+            }
             for (at, m) in s.pool.iter().enumerate() {
                 let state = server_state(m);
                 let first = |text: String| if at == 0 { Cell::from(text) } else { Cell::from(" ") };
@@ -107,6 +119,9 @@ pub(super) async fn services(context: &Context) -> Result<(), CliError> {
 
 /// Where a service is, such as `10.76.0.102:53 udp`.
 fn service_address(service: &ServiceView) -> String {
+    if service.vip.is_empty() {
+        return "by routes".to_owned();
+    }
     let protocol = if service.protocol == "tcp" { String::new() } else { format!(" {}", service.protocol) };
     address(&service.vip, service.port) + &protocol
 }

@@ -139,6 +139,7 @@ mod tests {
             protocol: "tcp".into(),
             via: via.into(),
             pending: 0,
+            leads_to: Vec::new(),
             pool: vec![member],
             figures: None,
         };

@@ -32,6 +32,7 @@ impl Reports {
         ServiceView {
             name: service.name.clone(),
             vip: service.vip.to_string(),
+            leads_to: Vec::new(),
             port: service.port,
             protocol: service.protocol.to_string(),
             via: service.via.to_string(),

@@ -28,17 +28,24 @@ pub(super) fn live(service: &Service, reported: &Reported<'_>) -> ServiceView {
     let seen: Vec<Seen<'_>> = reported.0.iter().filter_map(of_proxy).collect();
     ServiceView {
         name: service.name.clone(),
-        vip: service.vip.to_string(),
+        vip: if service.has_end() { service.vip.to_string() } else { String::new() },
         port: service.port,
         protocol: service.protocol.to_string(),
         via: service.via.to_string(),
         pending: seen.iter().map(|(_, s)| s.pending).fold(0, u64::saturating_add),
         pool: servers(service, &seen),
+        leads_to: leads_to(service),
         figures: seen.iter().filter_map(|(_, s)| s.figures).reduce(|mut sum, one| {
             sum.add(&one);
             sum
         }),
     }
+}
+
+/// Returns the services to which the routes of a service lead.
+fn leads_to(service: &Service) -> Vec<String> {
+    let targets = service.http.iter().flat_map(csp_policy::Http::targets);
+    targets.collect::<BTreeSet<_>>().into_iter().map(str::to_owned).collect()
 }
 
 /// Returns the pool: its entries in their order, where the first name with a port stands for all addresses

@@ -225,7 +225,8 @@ async fn apply(
     before: &[IpAddr],
 ) -> Result<Vec<IpAddr>, String> {
     let policy = &active.policy;
-    let services = policy.proxied().map(|service| (service.vip, service.port));
+    let services = policy.proxied().filter(|service| service.has_end());
+    let services = services.map(|service| (service.vip, service.port));
     // A channel between clients and servers has no owner, since nothing of it outlives a connection.
     let requested = policy.requested_channels().map(|(_, place)| place);
     let (passing, kept): (Vec<Channel>, Vec<Channel>) =

@@ -21,6 +21,7 @@ use csp_tls::{Certificate, ServerTls, TlsVersion};
 use csp_types::{Duration, Instant};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::server::ProducesTickets;
+use rustls::time_provider::DefaultTimeProvider;
 
 /// The folder, unless the configuration names another one. It need not exist.
 pub const DEFAULT_FOLDER: &str = "/etc/csp/tls";
@@ -101,7 +102,8 @@ impl Certificates {
         }
         self.offered.retain(|name, _| policy.tls_services().any(|(service, _)| service.name == *name));
         for (service, tls) in policy.tls_services() {
-            if let Err(error) = self.offer(&service.name, tls) {
+            let offered = ServiceTls { alpn: service.alpn(), ..tls.clone() };
+            if let Err(error) = self.offer(&service.name, &offered) {
                 wrong.push(format!("service {}: {error}", service.name));
             }
         }
@@ -158,7 +160,8 @@ impl Certificates {
         let tickets =
             former.and_then(|offered| offered.tickets.clone()).or_else(|| ring::Ticketer::new().ok());
         let provider = Arc::clone(&self.provider);
-        let tls = ServerTls::new(provider, &certificates, least, &options.alpn, tickets.clone());
+        let with = (provider, Arc::new(DefaultTimeProvider) as Arc<_>);
+        let tls = ServerTls::new(with, &certificates, least, &options.alpn, tickets.clone());
         let tls = tls.map_err(|error| error.to_string())?;
         let offered = Offered { options: options.clone(), stamps, tickets, tls };
         self.offered.insert(service.to_owned(), offered);

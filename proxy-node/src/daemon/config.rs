@@ -8,8 +8,10 @@ use csp_types::options::SynCookies;
 use csp_types::spin::SpinSetting;
 use serde::Deserialize;
 
-use super::connection_log::LogSection as ConnectionLogSection;
+use crate::core::EndedConnection;
+
 use super::curve_keys::{DEFAULT_FOLDER, KeyRing};
+use super::record_log::{LogSection as RecordLogSection, Recorded};
 
 /// Hairpins of a worker: connections between two programs of the cluster. Each occupies 128 KiB once it is
 /// used.
@@ -57,7 +59,10 @@ pub struct Config {
     pub tls: TlsSection,
     /// Where connections are recorded that the policy says are to be. Absent: nowhere.
     #[serde(default)]
-    pub connection_log: Option<ConnectionLogSection>,
+    pub connection_log: Option<RecordLogSection>,
+    /// The same of HTTP requests.
+    #[serde(default)]
+    pub http_log: Option<RecordLogSection>,
 }
 
 /// TLS of clients.
@@ -156,7 +161,9 @@ impl Config {
     }
 
     fn check(&self, problems: &mut Problems) {
-        self.connection_log.iter().for_each(|log| log.check(problems));
+        let (connections, requests) = (&EndedConnection::WHAT, &csp_gateway::Record::WHAT);
+        self.connection_log.iter().for_each(|log| log.check(connections, problems));
+        self.http_log.iter().for_each(|log| log.check(requests, problems));
         self.etcd.check("etcd", problems);
         self.node.check_exposure(&self.admin, &self.etcd, problems);
         let mut range = |field: &str, value: u64, low: u64, high: u64| {

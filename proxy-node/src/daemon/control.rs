@@ -23,15 +23,15 @@ use crate::{ProxyWorker, Registered};
 use super::applied::ApplyTimes;
 use super::certificates::Certificates;
 use super::config::{Config, HAIRPINS, UPSTREAMS};
-use super::connection_log::ConnectionLog;
 use super::curve_keys::KeyRing;
 use super::data_thread::Question;
 use super::events::WorkerEvents;
-use super::metrics::{ModuleMetrics, Published, ServiceBoard, ServiceMetrics, WorkerMetrics};
+use super::metrics::{ModuleMetrics, Published, WorkerMetrics};
 use super::modules::Modules;
 use super::names::Names;
 use super::plans::Plans;
 use super::prepare::Prepared;
+use super::recorders::Recorders;
 use super::{admin, events, handlers, planning, policy, providers};
 
 /// Requests that may wait for one worker.
@@ -50,23 +50,17 @@ pub fn run(config: Config, threads: &Threads, adjacency: Option<&Arc<Adjacency>>
     let keys = KeyFile::load(&config.node.cluster_key_file(Role::ProxyNode), Holder::Proxy)?;
     let events = Events::of(&record);
     let reported = WorkerEvents::new(Reporter::start(events.clone())?);
-    let log = config.connection_log.as_ref().map(|log| ConnectionLog::start(log, config.node.id));
-    let log = log.transpose()?;
-    let services: Vec<ServiceBoard> = (0..config.workers).map(|_| ServiceBoard::default()).collect();
-    let (mut workers, record) = start_workers(
-        &config,
-        record,
-        (threads, adjacency),
-        (&modules, keys.keys(), &reported, log.as_ref(), &services),
-    )?;
+    let recorders = Recorders::start(&config)?;
+    let (mut workers, record) =
+        start_workers(&config, record, (threads, adjacency), (&modules, keys.keys(), &reported, &recorders))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Boxed: compiled once, and not once for each way in which a runtime polls.
     let result = runtime.block_on(
-        serve(&config, record, &workers, (modules, keys), (events, reported, log.clone(), services))
+        serve(&config, record, &workers, (modules, keys), (events, reported, recorders.clone()))
             .boxed_local(),
     );
     DataThread::stop_all(&mut workers, || Question::Stop);
-    log.iter().for_each(ConnectionLog::finish);
+    recorders.finish();
     result
 }
 
@@ -74,20 +68,14 @@ fn start_workers(
     config: &Config,
     mut record: NodeRecord,
     (threads, adjacency): (&Threads, Option<&Arc<Adjacency>>),
-    (modules, keys, events, log, services): (
-        &Arc<Modules>,
-        &Keys,
-        &WorkerEvents,
-        Option<&ConnectionLog>,
-        &[ServiceBoard],
-    ),
+    (modules, keys, events, recorders): (&Arc<Modules>, &Keys, &WorkerEvents, &Recorders),
 ) -> Result<(Vec<Worker>, NodeRecord), DaemonError> {
     std::fs::create_dir_all(config.node.run_dir(Role::ProxyNode))?;
     let (mut workers, (makers, jobs)) = (Vec::<Worker>::new(), std::sync::mpsc::channel());
     let (planner, plans) = std::sync::mpsc::channel();
     record.workers = config.workers.into();
     record.capabilities = vec!["tcp".to_owned(), "channel".to_owned()];
-    for (number, services) in (0..config.workers).zip(services) {
+    for number in 0..config.workers {
         let san = providers::listen(config, &record, keys, number)?;
         let core = core_config(config, number);
         let mut worker = ProxyWorker::new(core, messages_config(), san.tunnels, san.channels);
@@ -97,8 +85,7 @@ fn start_workers(
         worker.set_makers(makers.clone());
         worker.set_planner(planner.clone());
         worker.set_events(events.of_worker(number));
-        log.into_iter().for_each(|log| worker.set_connection_log(log.clone()));
-        worker.set_service_board(services.clone());
+        recorders.equip(&mut worker);
         adjacency.into_iter().for_each(|both| worker.set_adjacency(Arc::clone(both)));
         record.san.push(san.address);
         workers.push(threads.start(("data", number), worker, QUESTIONS_MAX, config.spin_us)?);
@@ -151,20 +138,18 @@ async fn serve(
     record: NodeRecord,
     workers: &[Worker],
     (modules, keys): (Arc<Modules>, KeyFile),
-    (events, reported, log, services): (Events, WorkerEvents, Option<ConnectionLog>, Vec<ServiceBoard>),
+    (events, reported, recorders): (Events, WorkerEvents, Recorders),
 ) -> Result<(), DaemonError> {
     let costs = policy::flows::Costs::new(usize::from(config.workers));
     let plans = Plans::default();
     let times = ApplyTimes::default();
     let options = shell_options(config, record, workers, (&modules, &costs, &times, &plans), events.clone());
     let options = ShellOptions { keys: Some(keys), ..options };
-    options.metrics.register(ServiceMetrics(services));
-    if let Some(log) = &log {
-        options.metrics.register(log.clone());
-        tokio::spawn(log.clone().follow_hangups());
-    }
+    recorders.serve(&options.metrics);
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
+    let logs = recorders.connections.is_some();
     let mut numbers = policy::Numbers::new(rand::random()).of_proxy(config.node.id, costs);
+    numbers.log_http(recorders.requests.is_some());
     let mut prepared = Prepared::default();
     let names = Names::default();
     let looking = tokio::spawn(names.clone().serve());
@@ -175,14 +160,10 @@ async fn serve(
             Event::Membership(now) => send_registered(workers, config.node.id, &now),
             Event::Policy(active) => {
                 names.set(active.policy.server_names());
-                if log.is_none() && active.policy.connection_log.is_some() {
-                    tracing::warn!(
-                        "the policy has connections recorded, and connection_log of this node's configuration does not say where"
-                    );
-                }
+                recorders.warn_of(&active.policy);
                 let state = (&mut numbers, &mut prepared, &times, &plans);
                 let here = (folder, &modules, &names, &mut certificates);
-                let applied = apply(workers, &active, state, here, (&reported, log.is_some())).await;
+                let applied = apply(workers, &active, state, here, (&reported, logs)).await;
                 shell.ack(active.generation, applied).await;
                 in_force = Some(active);
             }
@@ -191,7 +172,7 @@ async fn serve(
                 if let Some(active) = in_force.as_ref().filter(|_| changed) {
                     let state = (&mut numbers, &mut prepared, &times, &plans);
                     let here = (folder, &modules, &names, &mut certificates);
-                    let applied = apply(workers, active, state, here, (&reported, log.is_some())).await;
+                    let applied = apply(workers, active, state, here, (&reported, logs)).await;
                     if let Err(fault) = applied {
                         tracing::warn!(
                             fault,
@@ -259,6 +240,7 @@ fn policy_check(
         modules.check(&planned)?;
         policy::flows::check(&planned, &node, &costs)?;
         Certificates::new(&certificates).load(policy)?;
+        policy::HttpServices::default().of(policy, |_| 0)?;
         if policy.all_channels().all(|channel| channel.curve.is_none()) {
             return Ok(());
         }
@@ -302,6 +284,7 @@ fn send_registered(workers: &[Worker], own: NodeId, membership: &Membership) {
         owned: records(Role::NetworkNode).map(|record| (record.id, record.owned())).collect(),
         lan_workers: records(Role::NetworkNode).map(|record| (record.id, record.lan_workers())).collect(),
         draining: records(Role::AppNode).filter(|record| record.draining).map(|record| record.id).collect(),
+        is_draining: records(Role::ProxyNode).any(|record| record.id == own && record.draining),
         proxies: membership.nodes.contains_key(&own).then(|| (own, open_workers(own, membership))),
     };
     for worker in workers {

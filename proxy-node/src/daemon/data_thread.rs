@@ -82,9 +82,7 @@ impl DataWorker for ProxyWorker {
                 self.close(now);
                 ProxyWorker::turn(self, clock::now(), clock::unix_now_s());
                 events::report(self);
-                if let Some(log) = self.connection_log().cloned() {
-                    log.take(self);
-                }
+                take_records(self);
                 return ControlFlow::Break(());
             }
         }
@@ -94,8 +92,11 @@ impl DataWorker for ProxyWorker {
     fn publish(&mut self) -> Published {
         channels::log_requests(self);
         events::report(self);
-        if let Some(log) = self.connection_log().cloned() {
-            log.take(self);
+        self.drain_clients(clock::now());
+        self.gateway_mut().set_clock(clock::now(), clock::unix_now_ms().saturating_mul(1_000_000));
+        take_records(self);
+        if let Some(board) = self.http_board().cloned() {
+            board.publish(self);
         }
         if let Some(services) = self.service_board() {
             services.publish(self);
@@ -119,5 +120,15 @@ impl DataWorker for ProxyWorker {
 
     fn next_timeout(&self) -> Option<Instant> {
         ProxyWorker::next_timeout(self)
+    }
+}
+
+/// Gives the writers of logs what waits at a worker.
+fn take_records(worker: &mut ProxyWorker) {
+    if let Some(log) = worker.connection_log().cloned() {
+        log.take(worker);
+    }
+    if let Some(log) = worker.http_log().cloned() {
+        log.take(worker);
     }
 }

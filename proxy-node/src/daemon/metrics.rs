@@ -1,5 +1,6 @@
 //! The workers' metrics.
 
+mod http;
 mod messages;
 mod modules;
 mod services;
@@ -21,6 +22,7 @@ use crate::core::Counters;
 use super::config::{HAIRPINS, UPSTREAMS};
 use super::{channels, contexts, quality};
 
+pub use http::{HttpBoard, HttpMetrics};
 pub use modules::ModuleMetrics;
 pub use services::{ServiceBoard, ServiceMetrics};
 
@@ -228,7 +230,11 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
         ),
         ("csp_server_checks_total", "Active checks of plain servers", c.checks),
         ("csp_server_checks_failed_total", "Those of them that failed", c.checks_failed),
-        ("csp_joined_bytes_total", "Bytes passed between clients and plain servers", c.joined_bytes),
+        (
+            "csp_joined_bytes_total",
+            "Bytes passed between plain servers and clients, or services of the proxy",
+            c.joined_bytes,
+        ),
         (
             "csp_connections_hairpin_total",
             "Connections between two programs of the cluster, without TCP",
@@ -236,12 +242,12 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
         ),
         (
             "csp_connections_upstream_total",
-            "Connections that local services have asked for, to programs of the cluster",
+            "Connections that local services have asked for, to programs of the cluster and plain servers",
             c.connections_upstream,
         ),
         (
             "csp_upstream_opens_failed_total",
-            "Such connections that no program has accepted, and requests that were refused at once",
+            "Such connections that no program or server has accepted, and requests that were refused at once",
             c.upstream_opens_failed,
         ),
         (

@@ -3,8 +3,10 @@
 mod channel;
 pub mod flows;
 mod framing;
+mod http;
 mod queries;
 
+pub(super) use http::HttpServices;
 pub(super) use queries::{formats as channel_formats, outputs as stage_outputs};
 
 use std::collections::HashMap;
@@ -12,6 +14,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use csp_election::GroupId;
+use csp_gateway::HttpService;
 use csp_planner::Planned;
 use csp_policy::{Channel, ChannelPort, Reach, TcpOptions};
 use csp_services::{ContextSpec, MessagesPolicy};
@@ -40,6 +43,8 @@ pub struct Numbers {
     seed: u64,
     /// The numbers of information flows.
     flows: flows::Known,
+    /// Services whose HTTP is read.
+    http: HttpServices,
 }
 
 impl Numbers {
@@ -54,9 +59,25 @@ impl Numbers {
         Numbers { flows: flows::Known::new(node, costs), ..self }
     }
 
+    /// Sets whether HTTP requests are recorded at this node.
+    pub fn log_http(&mut self, logs: bool) {
+        self.http = HttpServices::new(logs);
+    }
+
     fn of(&mut self, name: &str) -> u32 {
         let next = self.known.len() as u32;
         *self.known.entry(name.to_owned()).or_insert(next)
+    }
+
+    /// Returns the services of a policy whose HTTP is read.
+    fn http_services(&mut self, policy: &csp_policy::Policy) -> Vec<Arc<HttpService>> {
+        let mut http = std::mem::take(&mut self.http);
+        let services = http.of(policy, |name| self.of(name));
+        self.http = http;
+        services.unwrap_or_else(|fault| {
+            tracing::error!(fault, "services with http are not served");
+            Vec::new()
+        })
     }
 
     /// Collects the numbers of all channels of a policy.
@@ -76,11 +97,12 @@ pub fn translate(
 ) -> WorkerPolicy {
     let policy = planned.policy();
     let mut reach = Reach::of(policy);
+    let http = numbers.http_services(policy);
     let mut service = |s: &csp_policy::Service| ServiceSpec {
         name: s.name.clone(),
         address: (s.vip, s.port).into(),
         pool: servers(&s.pool, names, &mut reach),
-        local: None,
+        local: s.http.as_ref().map(|_| http::local_number(numbers.of(&s.name))),
         between: None,
         accept_proxy_from: s.accept_proxy_from.clone(),
         tls: certificates.of(&s.name),
@@ -97,9 +119,9 @@ pub fn translate(
         except: e.except.clone(),
         tcp: translate_tcp(&e.tcp),
     };
-    numbers.number_channels(policy);
     let mut services: Vec<ServiceSpec> =
         policy.proxied().filter(|s| s.tls.is_none() || certificates.has(&s.name)).map(&mut service).collect();
+    numbers.number_channels(policy);
     let mut messages = MessagesPolicy::default();
     for of in planned.channels() {
         let channel = &*of.channel;
@@ -128,7 +150,8 @@ pub fn translate(
     let group = |address: IpAddr| Some((address, GroupId::of(&policy.vip_group(address)?.name)));
     let vip_groups = policy.addresses().into_iter().filter_map(group).collect();
     let log = policy.connection_log.clone();
-    WorkerPolicy { services, egress, messages, flows, vip_groups, log }
+    let http_addresses = policy.http_log.as_ref().map(|log| log.addresses).unwrap_or_default();
+    WorkerPolicy { services, egress, messages, http, flows, vip_groups, log, http_addresses }
 }
 
 /// Returns the services at the ports of a channel.

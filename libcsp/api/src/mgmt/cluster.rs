@@ -174,7 +174,7 @@ impl PoolMemberView {
 pub struct ServiceView {
     /// Name.
     pub name: String,
-    /// Virtual address.
+    /// Virtual address; empty: no client reaches it.
     pub vip: String,
     /// Port.
     pub port: u16,
@@ -188,6 +188,10 @@ pub struct ServiceView {
     pub pending: u64,
     /// Pool.
     pub pool: Vec<PoolMemberView>,
+    /// The services to which routes of its HTTP lead, each once; a service without `vip` is reached by such
+    /// routes only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leads_to: Vec<String>,
     /// What the proxies have counted of it, for the figures of the last hour; not part of the answer.
     #[serde(skip)]
     pub figures: Option<ServiceFigures>,

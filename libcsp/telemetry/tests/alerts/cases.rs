@@ -35,6 +35,8 @@ const WEB_LIMIT: &str =
 const WEB_SOON: &str = r#"csp_proxy_service_first_byte_seconds_bucket{node="pn-1",service="web",le="0.01"}"#;
 const WEB_LATE: &str = r#"csp_proxy_service_first_byte_seconds_bucket{node="pn-1",service="web",le="1"}"#;
 const WEB_ALL: &str = r#"csp_proxy_service_first_byte_seconds_bucket{node="pn-1",service="web",le="+Inf"}"#;
+const HTTP_OK: &str = r#"csp_http_requests_total{node="pn-1",service="www",route="all",class="2xx"}"#;
+const HTTP_ERROR: &str = r#"csp_http_requests_total{node="pn-1",service="www",route="all",class="5xx"}"#;
 const UP_AT_PN_1: &str = r#"csp_service_member_up{service="web",member="an-1:80",reporter="pn-1"}"#;
 const UP_AT_PN_2: &str = r#"csp_service_member_up{service="web",member="an-1:80",reporter="pn-2"}"#;
 const OTHER_UP: &str = r#"csp_service_member_up{service="web",member="an-2:80",reporter="pn-1"}"#;
@@ -207,6 +209,12 @@ pub const CASES: &[Case] = &[
         &[(WEB_SOON, "0+100x80 8000x30"), (WEB_LATE, "0+100x110"), (WEB_ALL, "0+100x110")],
         // As slow as ever.
         &[(WEB_SOON, "0x110"), (WEB_LATE, "0+100x110"), (WEB_ALL, "0+100x110")],
+    ),
+    case(
+        "CspHttpErrors",
+        30,
+        &[(HTTP_OK, "0+1000x40"), (HTTP_ERROR, "0+60x40")],
+        &[(HTTP_OK, "0+10000x40"), (HTTP_ERROR, "0+60x40")],
     ),
     case(
         "CspRetransmissions",

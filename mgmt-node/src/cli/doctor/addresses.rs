@@ -91,7 +91,7 @@ fn on_loopback(seen: &Seen, interfaces: &[Interface], on_lo: &[(&str, IpAddr)], 
 
 /// The addresses that network nodes answer for.
 fn virtual_addresses(policy: &Policy) -> BTreeSet<IpAddr> {
-    let services = policy.services.iter().map(|service| service.vip);
+    let services = policy.services.iter().filter(|service| service.has_end()).map(|service| service.vip);
     let channels = policy.channels.iter().map(|channel| channel.vip);
     let egress = policy.egress.iter().map(|egress| egress.address);
     services.chain(channels).chain(egress).collect()

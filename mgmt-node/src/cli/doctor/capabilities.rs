@@ -61,8 +61,8 @@ impl<'a> Missing<'a> {
 
     /// Each VIP and egress address has a network node. Returns how many there are.
     fn addresses(&self, policy: &Policy, findings: &mut Findings) -> usize {
-        let services =
-            policy.services.iter().map(|service| (service.vip, format!("service {}", service.name)));
+        let services = policy.services.iter().filter(|service| service.has_end());
+        let services = services.map(|service| (service.vip, format!("service {}", service.name)));
         let channels =
             policy.channels.iter().map(|channel| (channel.vip, format!("channel {}", channel.name)));
         let egress = policy.egress.iter().map(|egress| (egress.address, "an egress rule".to_owned()));

@@ -112,7 +112,6 @@ fn wrong_shapes_do_not_fit() {
         ("port: 80,", "port: 65536,"),
         ("port: 80,", "port: [80],"),
         ("name: web, ", ""),
-        ("vip: 10.76.0.100, ", ""),
         ("pool:", "members:"),
         ("pool: [{node: an-1, port: 80}]", "pool: an-1"),
         ("pool:", "via: proxi, pool:"),

@@ -1,5 +1,5 @@
-//! The connection log: records of workers, written by a thread of its own to a file, to standard output or to
-//! syslog.
+//! Logs of records: of connections and of HTTP requests that have ended, written by a thread of its own for
+//! each log to a file, to standard output or to syslog.
 //!
 //! ```text
 //!  worker ── list of records, every 100 ms ──▶ writer ──▶ file, reopened by SIGHUP; or datagrams
@@ -7,8 +7,10 @@
 //! ```
 //! A worker never waits: lists for which there is no room are lost, and counted.
 
-mod line;
+mod connections;
+mod http;
 mod output;
+mod style;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -30,11 +32,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::ProxyWorker;
 use crate::core::EndedConnection;
 use output::{Output, Place};
+use style::{Style, Times};
 
-/// Lists of records that may wait for the writer.
-const LISTS_MAX: usize = 64;
-
-/// `connection_log:` where connections are recorded that the policy says are to be: `file` or `syslog`.
+/// `connection_log:` and `http_log:` where is recorded what the policy says is to be: `file` or `syslog`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogSection {
@@ -62,11 +62,14 @@ pub struct SyslogSection {
 }
 
 impl LogSection {
-    /// Checks it as the section `connection_log`.
-    pub(super) fn check(&self, problems: &mut Problems) {
+    /// Checks it as the section `of` a log.
+    pub(super) fn check(&self, of: &What, problems: &mut Problems) {
         if self.file.is_some() == self.syslog.is_some() {
-            let message = "allowed is one of both: file, such as /var/log/csp/proxy-node/connections.log, or syslog, such as {to: /dev/log}";
-            problems.add("connection_log", message);
+            let message = format!(
+                "allowed is one of both: file, such as /var/log/csp/proxy-node/{}, or syslog, such as {{to: /dev/log}}",
+                of.file
+            );
+            problems.add(of.section, message);
         }
     }
 }
@@ -75,19 +78,64 @@ impl LogSection {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// A JSON object a line ([`csp_api::connections::ConnectionRecord`]).
+    /// A JSON object a line ([`csp_api::connections::ConnectionRecord`], [`csp_api::http::HttpRecord`]).
     #[default]
     Json,
-    /// Fields separated by spaces.
+    /// Fields separated by spaces; of HTTP requests the combined log format.
     Text,
 }
 
+/// What a log is of.
+#[derive(Debug)]
+pub struct What {
+    /// The section of the configuration.
+    pub section: &'static str,
+    /// The name of its thread, and of what it has in messages.
+    pub name: &'static str,
+    /// MSGID of syslog.
+    kind: &'static str,
+    /// The usual name of its file.
+    file: &'static str,
+    /// Lists of records that may wait for the writer.
+    lists_max: usize,
+    /// The metrics of records that were written and lost, and of the writer's time.
+    metrics: [&'static str; 3],
+}
+
+/// A record.
+pub trait Recorded: Sized + Send + 'static {
+    /// What a log of them is of.
+    const WHAT: What;
+    /// Memory for records of a worker, used again and again.
+    type Room: Default + Send;
+
+    /// Returns the records in `room`.
+    fn records(room: &Self::Room) -> &[Self];
+
+    /// Forgets the records, and keeps the memory.
+    fn clear(room: &mut Self::Room);
+
+    /// Returns what a worker has, in exchange for room, and how many were lost; `None`: it has none.
+    fn take(worker: &mut ProxyWorker, room: impl FnOnce() -> Self::Room) -> Option<(Self::Room, u64)>;
+
+    /// Writes it as a line, without its end.
+    fn write(&self, out: &mut dyn Write, style: Style, times: &Times) -> io::Result<()>;
+
+    /// When it ended, and whether it did so as it should.
+    fn end(&self) -> (Instant, bool);
+}
+
+/// The log of connections.
+pub type ConnectionLog = RecordLog<EndedConnection>;
+/// The log of HTTP requests.
+pub type HttpLog = RecordLog<csp_gateway::Record>;
+
 /// The records of one worker up to a time.
-struct List {
+struct List<R: Recorded> {
     worker: u8,
     now: Instant,
     addresses: LogAddresses,
-    records: Vec<EndedConnection>,
+    room: R::Room,
 }
 
 #[derive(Debug, Default)]
@@ -100,18 +148,17 @@ struct Counts {
 }
 
 /// What the writer gets.
-enum Job {
-    Write(List),
+enum Job<R: Recorded> {
+    Write(List<R>),
     /// Nothing follows.
     End,
 }
 
 /// A worker's way to the writer. Clones share it.
-#[derive(Clone)]
-pub struct ConnectionLog {
-    lists: Sender<Job>,
+pub struct RecordLog<R: Recorded> {
+    lists: Sender<Job<R>>,
     writer: Arc<Mutex<Option<JoinHandle<()>>>>,
-    spare: Receiver<Vec<EndedConnection>>,
+    spare: Receiver<R::Room>,
     counts: Arc<Counts>,
     /// How much of clients' addresses the records of this worker have: nothing before there is a policy.
     addresses: LogAddresses,
@@ -119,39 +166,53 @@ pub struct ConnectionLog {
     sink: &'static str,
 }
 
-impl std::fmt::Debug for ConnectionLog {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ConnectionLog").field("counts", &self.counts).finish_non_exhaustive()
+impl<R: Recorded> Clone for RecordLog<R> {
+    fn clone(&self) -> Self {
+        RecordLog {
+            lists: self.lists.clone(),
+            writer: self.writer.clone(),
+            spare: self.spare.clone(),
+            counts: self.counts.clone(),
+            addresses: self.addresses,
+            sink: self.sink,
+        }
     }
 }
 
-impl ConnectionLog {
+impl<R: Recorded> std::fmt::Debug for RecordLog<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RecordLog").field("counts", &self.counts).finish_non_exhaustive()
+    }
+}
+
+impl<R: Recorded> RecordLog<R> {
     /// Opens the file and starts the writer. Errors say what is wrong with the file.
-    pub fn start(section: &LogSection, node: NodeId) -> Result<ConnectionLog, DaemonError> {
+    pub fn start(section: &LogSection, node: NodeId) -> Result<Self, DaemonError> {
+        let What { section: named, name, .. } = R::WHAT;
         let (place, sink) = match (&section.file, &section.syslog) {
             (Some(file), _) => (Place::File(file.clone()), "file"),
             (None, Some(syslog)) => (Place::Syslog(syslog.clone()), "syslog"),
-            (None, None) => return Err(DaemonError::Unavailable("connection_log: no file".to_owned())),
+            (None, None) => return Err(DaemonError::Unavailable(format!("{named}: no file"))),
         };
         let output = Output::open(&place).map_err(|error| {
-            let words = format!("connection_log.{sink}: {place}: {error}");
+            let words = format!("{named}.{sink}: {place}: {error}");
             DaemonError::System(io::Error::new(error.kind(), words))
         })?;
-        let (lists, filled) = bounded::<Job>(LISTS_MAX);
-        let (emptied, spare) = bounded(LISTS_MAX);
+        let (lists, filled) = bounded::<Job<R>>(R::WHAT.lists_max);
+        let (emptied, spare) = bounded(R::WHAT.lists_max);
         let counts = Arc::new(Counts::default());
         let (of_thread, format) = (counts.clone(), section.format);
-        let thread = std::thread::Builder::new().name("connection-log".to_owned()).spawn(move || {
+        let thread = std::thread::Builder::new().name(name.replace(' ', "-")).spawn(move || {
             let mut writer =
                 Writer { node, format, place, output: Some(output), is_failing: false, counts: of_thread };
             while let Ok(Job::Write(mut list)) = filled.recv() {
                 writer.write(&list);
-                list.records.clear();
-                let _ = emptied.try_send(list.records);
+                R::clear(&mut list.room);
+                let _ = emptied.try_send(list.room);
             }
         })?;
         let writer = Arc::new(Mutex::new(Some(thread)));
-        Ok(ConnectionLog { lists, writer, spare, counts, addresses: LogAddresses::None, sink })
+        Ok(RecordLog { lists, writer, spare, counts, addresses: LogAddresses::None, sink })
     }
 
     /// Sets how much of clients' addresses this worker's records have from now on.
@@ -181,34 +242,34 @@ impl ConnectionLog {
 
     /// Gives the writer what waits at a worker. Does not wait.
     pub(super) fn take(&self, worker: &mut ProxyWorker) {
-        if !worker.core().has_ended_connections() {
+        let Some((room, lost)) = R::take(worker, || self.spare.try_recv().unwrap_or_default()) else {
             return;
-        }
-        let room = self.spare.try_recv().unwrap_or_default();
-        let (records, lost) = worker.take_ended_connections(room);
+        };
         let (worker, now, addresses) = (worker.number(), clock::now(), self.addresses);
-        let list = List { worker, now, addresses, records };
+        let list = List { worker, now, addresses, room };
         let refused = match self.lists.try_send(Job::Write(list)).map_err(TrySendError::into_inner) {
-            Err(Job::Write(list)) => list.records.len() as u64,
+            Err(Job::Write(list)) => R::records(&list.room).len() as u64,
             _ => 0,
         };
         self.counts.lost.fetch_add(lost + refused, Ordering::Relaxed);
     }
 }
 
-impl MetricSource for ConnectionLog {
+impl<R: Recorded> MetricSource for RecordLog<R> {
     fn collect(&self, out: &mut MetricWriter) {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let counts = &self.counts;
-        let help = "Records of connections written to the connection log";
-        out.counter("csp_connection_log_records_total", help, &[], count(&counts.written));
+        let What { name, metrics: [written, losses, time], .. } = R::WHAT;
+        let help = format!("Records that were written to the {name}");
+        out.counter(written, &help, &[], count(&counts.written));
         for (reason, lost) in [("busy", count(&counts.lost)), (self.sink, count(&counts.failed))] {
-            let help = "Records of connections that were lost: the writer was too slow, or the file or syslog did not take them";
-            out.counter("csp_connection_log_lost_total", help, &[("reason", reason)], lost);
+            let help = format!(
+                "Records of the {name} that were lost: the writer was too slow, or the file or syslog did not take them"
+            );
+            out.counter(losses, &help, &[("reason", reason)], lost);
         }
         let seconds = count(&counts.busy_ns) / 1_000_000_000;
-        let help = "Processor time of the connection log's writer";
-        out.counter("csp_connection_log_writer_seconds_total", help, &[], seconds);
+        out.counter(time, &format!("Processor time of the writer of the {name}"), &[], seconds);
     }
 }
 
@@ -224,14 +285,14 @@ struct Writer {
 }
 
 impl Writer {
-    fn write(&mut self, list: &List) {
-        let (count, mut written) = (list.records.len() as u64, 0);
+    fn write<R: Recorded>(&mut self, list: &List<R>) {
+        let (count, mut written) = (R::records(&list.room).len() as u64, 0);
         match self.try_write(list, &mut written) {
             Ok(()) => self.is_failing = false,
             Err(error) => {
                 if !std::mem::replace(&mut self.is_failing, true) {
-                    let place = &self.place;
-                    tracing::error!(%place, %error, "the connection log cannot be written: its records are lost");
+                    let (place, name) = (&self.place, R::WHAT.name);
+                    tracing::error!(%place, %error, "the {name} cannot be written: its records are lost");
                 }
                 self.output = None;
             }
@@ -243,7 +304,7 @@ impl Writer {
     }
 
     /// Writes a list, and adds to `written` what is certainly there.
-    fn try_write(&mut self, list: &List, written: &mut u64) -> io::Result<()> {
+    fn try_write<R: Recorded>(&mut self, list: &List<R>, written: &mut u64) -> io::Result<()> {
         if self.counts.reopen.swap(false, Ordering::Relaxed) {
             self.output = None;
         }
@@ -252,11 +313,11 @@ impl Writer {
             closed => closed.insert(Output::open(&self.place)?),
         };
         let (node, format) = (self.node, self.format);
-        let style = line::Style { node, worker: list.worker, format, addresses: list.addresses };
-        let times = line::Times::new(list.now);
+        let style = Style { node, worker: list.worker, format, addresses: list.addresses };
+        let (times, records) = (Times::new(list.now), R::records(&list.room));
         let out = match output {
             Output::Syslog(messages) => {
-                for record in &list.records {
+                for record in records {
                     messages.send(style, &times, record)?;
                     *written += 1;
                 }
@@ -268,12 +329,12 @@ impl Writer {
         if self.is_failing {
             out.write_all(b"\n")?;
         }
-        for record in &list.records {
-            line::write(out, style, &times, record)?;
+        for record in records {
+            record.write(out, style, &times)?;
             out.write_all(b"\n")?;
         }
         out.flush()?;
-        *written = list.records.len() as u64;
+        *written = records.len() as u64;
         Ok(())
     }
 }

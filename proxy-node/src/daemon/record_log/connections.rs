@@ -1,76 +1,54 @@
-//! A record as a line.
+//! Records of connections.
 
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use csp_api::connections::ConnectionRecord;
 use csp_api::time::utc;
-use csp_daemon::clock;
-use csp_policy::LogAddresses;
-use csp_types::{Instant, NodeId};
+use csp_types::Instant;
 
-use super::Format;
+use super::style::{Style, Times, client};
+use super::{Format, Recorded, What};
+use crate::ProxyWorker;
 use crate::core::EndedConnection;
 use crate::daemon::events::name;
 
-/// Lengths of the networks that are recorded in place of addresses: about a site of a provider's customer.
-const PREFIX_LEN_V4: u32 = 24;
-const PREFIX_LEN_V6: u32 = 56;
+impl Recorded for EndedConnection {
+    const WHAT: What = What {
+        section: "connection_log",
+        name: "connection log",
+        kind: "connection",
+        file: "connections.log",
+        lists_max: 64,
+        metrics: [
+            "csp_connection_log_records_total",
+            "csp_connection_log_lost_total",
+            "csp_connection_log_writer_seconds_total",
+        ],
+    };
+    type Room = Vec<EndedConnection>;
 
-/// Converts the workers' clock to that of the day.
-pub(super) struct Times {
-    now: Instant,
-    unix_ms: u64,
-}
-
-impl Times {
-    /// Returns the conversion for records up to `now`.
-    pub(super) fn new(now: Instant) -> Times {
-        let age = clock::now().saturating_since(now).as_millis();
-        Times { now, unix_ms: clock::unix_now_ms().saturating_sub(age as u64) }
+    fn records(room: &Self::Room) -> &[Self] {
+        room
     }
 
-    pub(super) fn unix_ms(&self, at: Instant) -> u64 {
-        self.unix_ms.saturating_sub(self.now.saturating_since(at).as_millis() as u64)
+    fn clear(room: &mut Self::Room) {
+        room.clear();
     }
-}
 
-/// Whose records are written, and how.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Style {
-    pub node: NodeId,
-    pub worker: u8,
-    pub format: Format,
-    pub addresses: LogAddresses,
-}
-
-/// Writes one record, without the end of its line.
-pub(super) fn write(
-    out: &mut dyn Write,
-    style: Style,
-    times: &Times,
-    ended: &EndedConnection,
-) -> io::Result<()> {
-    let record = record(style, times, ended);
-    match style.format {
-        Format::Json => serde_json::to_writer(&mut *out, &record).map_err(io::Error::from),
-        Format::Text => text(out, &record),
+    fn take(worker: &mut ProxyWorker, room: impl FnOnce() -> Self::Room) -> Option<(Self::Room, u64)> {
+        worker.core().has_ended_connections().then(|| worker.take_ended_connections(room()))
     }
-}
 
-/// Returns as much of a client's address as is recorded.
-fn client(address: SocketAddr, addresses: LogAddresses) -> String {
-    match (addresses, address.ip()) {
-        (LogAddresses::Full, _) => address.to_string(),
-        (LogAddresses::None, _) => String::new(),
-        (LogAddresses::Prefix, IpAddr::V4(ip)) => {
-            let network = Ipv4Addr::from_bits(ip.to_bits() & (u32::MAX << (32 - PREFIX_LEN_V4)));
-            format!("{network}/{PREFIX_LEN_V4}")
+    fn write(&self, out: &mut dyn Write, style: Style, times: &Times) -> io::Result<()> {
+        let record = record(style, times, self);
+        match style.format {
+            Format::Json => serde_json::to_writer(&mut *out, &record).map_err(io::Error::from),
+            Format::Text => text(out, &record),
         }
-        (LogAddresses::Prefix, IpAddr::V6(ip)) => {
-            let network = Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << (128 - PREFIX_LEN_V6)));
-            format!("{network}/{PREFIX_LEN_V6}")
-        }
+    }
+
+    fn end(&self) -> (Instant, bool) {
+        (self.ended, self.end.is_well())
     }
 }
 
@@ -117,6 +95,7 @@ fn text(out: &mut dyn Write, r: &ConnectionRecord) -> io::Result<()> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use csp_policy::LogAddresses;
     use csp_tcp::Figures;
     use csp_types::{Duration, FlowLabel, FourTuple};
 
@@ -150,7 +129,7 @@ pub(super) mod tests {
         let node = "pn-1".parse().unwrap();
         let with = |format, addresses| {
             let mut out = Vec::new();
-            write(&mut out, Style { node, worker: 3, format, addresses }, &times, &ended).unwrap();
+            ended.write(&mut out, Style { node, worker: 3, format, addresses }, &times).unwrap();
             String::from_utf8(out).unwrap()
         };
         let line = |format| with(format, LogAddresses::Full);
@@ -170,12 +149,5 @@ pub(super) mod tests {
         assert_eq!(with(Format::Text, LogAddresses::None), words.replace("10.0.0.2:4242", "-"));
         let json: ConnectionRecord = serde_json::from_str(&with(Format::Json, LogAddresses::None)).unwrap();
         assert_eq!((json.client.as_str(), json.vip.as_str()), ("", "10.76.0.100:80"));
-    }
-
-    #[test]
-    fn a_network_is_recorded_in_place_of_an_address() {
-        let short = |text: &str| client(text.parse().unwrap(), LogAddresses::Prefix);
-        assert_eq!(short("192.0.2.255:1"), "192.0.2.0/24");
-        assert_eq!(short("[2001:db8:1:2ff:ffff::1]:443"), "2001:db8:1:200::/56");
     }
 }

@@ -8,14 +8,13 @@ use std::path::{Path, PathBuf};
 
 use csp_daemon::syslog::{self, Facility, Head, Level, Sender};
 
-use super::{SyslogSection, line};
-use crate::core::EndedConnection;
+use super::style::{Style, Times};
+use super::{Recorded, SyslogSection};
 
 /// What `file` says for standard output.
 const STDOUT: &str = "-";
-/// APP-NAME and MSGID of messages.
+/// APP-NAME of messages.
 const APPLICATION: &str = "csp-proxy-node";
-const KIND: &str = "connection";
 
 /// Where the configuration says that records go.
 #[derive(Clone, Debug)]
@@ -71,22 +70,18 @@ impl Messages {
     }
 
     /// Sends one record. Waits up to a second for room.
-    pub(super) fn send(
-        &mut self,
-        style: line::Style,
-        times: &line::Times,
-        ended: &EndedConnection,
-    ) -> io::Result<()> {
+    pub(super) fn send<R: Recorded>(&mut self, style: Style, times: &Times, record: &R) -> io::Result<()> {
         self.line.clear();
-        line::write(&mut self.line, style, times, ended)?;
+        record.write(&mut self.line, style, times)?;
+        let (ended, is_well) = record.end();
         let head = Head {
             facility: self.facility,
-            level: if ended.end.is_well() { Level::Info } else { Level::Notice },
-            time_ms: times.unix_ms(ended.ended),
+            level: if is_well { Level::Info } else { Level::Notice },
+            time_ms: times.unix_ms(ended),
             host: style.node.as_str(),
             application: APPLICATION,
             process: Some(std::process::id()),
-            kind: KIND,
+            kind: R::WHAT.kind,
         };
         let text = String::from_utf8_lossy(&self.line);
         syslog::write(&mut self.message, self.sender.target().len_max(), &head, None, &text);

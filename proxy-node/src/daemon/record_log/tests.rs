@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-use super::line::tests::ended;
+use super::connections::tests::ended;
 use super::*;
 
 struct Fixture {
@@ -25,8 +25,8 @@ impl Fixture {
     }
 
     fn write(&mut self, count: usize, addresses: LogAddresses) -> (u64, u64) {
-        let records = (0..count).map(|_| ended()).collect();
-        self.writer.write(&List { worker: 3, now: clock::now(), addresses, records });
+        let room = (0..count).map(|_| ended()).collect();
+        self.writer.write::<EndedConnection>(&List { worker: 3, now: clock::now(), addresses, room });
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         (count(&self.counts.written), count(&self.counts.failed))
     }
@@ -78,7 +78,7 @@ fn a_section_names_one_place() {
     let problems = |text: &str| {
         let section: LogSection = serde_json::from_str(text).unwrap();
         let mut problems = Problems::default();
-        section.check(&mut problems);
+        section.check(&EndedConnection::WHAT, &mut problems);
         problems.concerns("connection_log")
     };
     assert!(problems("{}"));

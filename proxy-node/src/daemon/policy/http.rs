@@ -1,0 +1,194 @@
+//! Services whose HTTP the proxy reads, as the gateway needs them.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use csp_gateway::HttpService;
+use csp_gateway::spec::{
+    Action, ConfigError, MemberHttp2, PoolOptions, Reuse, RuleConfig, ServiceConfig, TimeoutOverrides,
+    Timeouts,
+};
+use csp_http::Limits;
+use csp_http::forward::OriginFields;
+use csp_http::head::Scheme;
+use csp_http2::Limits as Http2Limits;
+use csp_planner::http::{edits, redirect, rewrite, route_spec};
+use csp_policy::{Http, HttpLimits, OriginField, Respond, Route, RouteAction, Service, UpstreamReuse};
+use csp_types::Duration;
+
+use crate::LocalServices;
+
+/// Longest body of a request where the policy sets no bound.
+const BODY_LEN_MAX: u64 = 1 << 40;
+
+/// What a service was made of: what the policy says of it, of how many requests one is recorded, and which
+/// services speak HTTP/2 to which it leads.
+type Source = (Service, Option<u32>, Vec<Arc<str>>);
+
+/// The services of the policy in force. One that has not changed is not compiled again.
+#[derive(Debug, Default)]
+pub struct HttpServices {
+    known: HashMap<String, (Source, Arc<HttpService>)>,
+    /// Whether requests are recorded at this node.
+    logs: bool,
+}
+
+impl HttpServices {
+    /// None yet. `logs`: whether requests are recorded at this node.
+    pub fn new(logs: bool) -> Self {
+        HttpServices { known: HashMap::new(), logs }
+    }
+
+    /// Returns the services of a policy; `number` gives each its number among local services of its kind.
+    ///
+    /// # Errors
+    /// What of which service is wrong.
+    pub fn of(
+        &mut self,
+        policy: &csp_policy::Policy,
+        mut number: impl FnMut(&str) -> u32,
+    ) -> Result<Vec<Arc<HttpService>>, String> {
+        let mut services = HashMap::new();
+        for (service, http) in policy.http_services() {
+            let log = policy.http_log.as_ref().filter(|_| self.logs);
+            let sample = log.map(|log| log.sample(&service.name));
+            let targets = speaking_http2(policy, http);
+            let source = (service.clone(), sample, targets.clone());
+            let made = match self.known.remove(&service.name).filter(|(known, _)| *known == source) {
+                Some((_, made)) => made,
+                None => {
+                    let member_http2 = MemberHttp2 { services: targets, ..MemberHttp2::default() };
+                    let config = config(service, http, number(&service.name));
+                    let made = HttpService::new(ServiceConfig { log: sample, member_http2, ..config });
+                    Arc::new(made.map_err(|error: ConfigError| format!("service {}: {error}", service.name))?)
+                }
+            };
+            services.insert(service.name.clone(), (source, made));
+        }
+        self.known = services;
+        Ok(self.known.values().map(|(_, made)| Arc::clone(made)).collect())
+    }
+}
+
+/// Returns the services to which routes lead and whose servers speak HTTP/2.
+fn speaking_http2(policy: &csp_policy::Policy, http: &Http) -> Vec<Arc<str>> {
+    let of_policy = policy.services.iter().filter(|service| service.servers.http2);
+    let named = of_policy.filter(|service| http.targets().any(|target| target == service.name));
+    named.map(|service| service.name.as_str().into()).collect()
+}
+
+/// Returns the number by which connections to a service come to the gateway.
+pub fn local_number(number: u32) -> u32 {
+    LocalServices::second_number(number)
+}
+
+fn config(service: &Service, http: &Http, number: u32) -> ServiceConfig {
+    let scheme = if service.tls.is_some() { Scheme::Https } else { Scheme::Http };
+    let has = |field| http.origin.contains(&field);
+    ServiceConfig {
+        default_host: http.default_host.clone().unwrap_or_else(|| host(service.vip, service.port)),
+        limits: limits(&http.limits),
+        timeouts: timeouts(http),
+        body_len_max: match http.limits.body_mib {
+            0 => BODY_LEN_MAX,
+            mib => u64::from(mib) << 20,
+        },
+        trusted: http.trusted_proxies.clone(),
+        origin: OriginFields {
+            x_forwarded: has(OriginField::XForwarded),
+            forwarded: has(OriginField::Forwarded),
+        },
+        request_id: http.request_id,
+        trace: http.trace,
+        retries: http.retries,
+        pool: PoolOptions {
+            idle_max: http.upstream.idle as usize,
+            requests_max: http.upstream.requests,
+            reuse: match http.upstream.reuse {
+                UpstreamReuse::Repeatable => Reuse::Repeatable,
+                UpstreamReuse::Always => Reuse::Always,
+            },
+        },
+        rules: http.routes.iter().map(rule).collect(),
+        http2: service.has_http2().then(|| http2_limits(&http.limits)),
+        ..ServiceConfig::new(number, &service.name, scheme)
+    }
+}
+
+fn host(vip: IpAddr, port: u16) -> String {
+    SocketAddr::from((vip, port)).to_string()
+}
+
+fn limits(limits: &HttpLimits) -> Limits {
+    let head_len_max = usize::from(limits.head_kib) << 10;
+    Limits {
+        head_len_max,
+        line_len_max: head_len_max,
+        fields_max: limits.fields.into(),
+        target_len_max: usize::from(limits.target_kib) << 10,
+        ..Limits::default()
+    }
+}
+
+/// 32 bytes more count for each field (RFC 9113 §6.5.2).
+fn http2_limits(limits: &HttpLimits) -> Http2Limits {
+    let fields_max = usize::from(limits.fields);
+    let header_list_max = (u32::from(limits.head_kib) << 10) + 32 * u32::from(limits.fields);
+    Http2Limits { fields_max, header_list_max, ..Http2Limits::default() }.bounded()
+}
+
+fn ms(ms: u32) -> Duration {
+    Duration::from_millis(ms.into())
+}
+
+fn timeouts(http: &Http) -> Timeouts {
+    let times = &http.timeouts;
+    Timeouts {
+        head: ms(times.head_ms),
+        body_idle: ms(times.body_idle_ms),
+        connect: ms(times.connect_ms),
+        response: ms(times.response_ms),
+        idle: ms(times.idle_ms),
+        upstream_idle: ms(times.upstream_idle_ms),
+        tunnel_idle: ms(times.tunnel_idle_ms),
+        total: ms(times.total_ms),
+    }
+}
+
+fn rule(route: &Route) -> RuleConfig {
+    let action = match route.action() {
+        Some(RouteAction::Redirect(to)) => Action::Redirect(redirect(to)),
+        Some(RouteAction::Respond(respond)) => answer(respond),
+        Some(RouteAction::Forward(targets)) => {
+            let target =
+                |target: &csp_policy::RouteTarget| (target.service.as_str().into(), target.weight.into());
+            Action::Forward(targets.iter().map(target).collect())
+        }
+        None => Action::Forward(Vec::new()), // no checked policy has it
+    };
+    let times = &route.timeouts;
+    RuleConfig {
+        host: route.host.clone(),
+        rewrite: route.rewrite.as_ref().map(rewrite),
+        request_edits: edits(&route.request_headers),
+        response_edits: edits(&route.response_headers),
+        upgrade: route.upgrade,
+        timeouts: TimeoutOverrides {
+            body_idle: times.body_idle_ms.map(ms),
+            connect: times.connect_ms.map(ms),
+            response: times.response_ms.map(ms),
+            tunnel_idle: times.tunnel_idle_ms.map(ms),
+            total: times.total_ms.map(ms),
+        },
+        ..RuleConfig::new(&route.name, route_spec(route), action)
+    }
+}
+
+fn answer(respond: &Respond) -> Action {
+    let kind = respond.content_type.clone().unwrap_or_else(|| match respond.body.is_empty() {
+        true => String::new(),
+        false => "text/plain; charset=utf-8".to_owned(),
+    });
+    Action::Answer { status: respond.status, body: respond.body.as_bytes().into(), content_type: kind.into() }
+}
