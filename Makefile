@@ -12,8 +12,8 @@ PACKAGES_RDMA := qemu-system-x86 busybox-static util-linux iproute2 rdma-core ib
   librdmacm1 rdmacm-utils perftest
 PACKAGES_SAN := iproute2 util-linux libucx0 ucx-utils libzmq3-dev
 # Beside what the demo and the C API need: a server of many threads; promtool; what unpacks a guest's archive; libzmq.
-PACKAGES_TEST := apache2-bin prometheus busybox-static openssl python3-zmq valgrind
-PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3 libucx0
+PACKAGES_TEST := apache2-bin prometheus busybox-static python3-zmq valgrind
+PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3 libucx0 openssl
 # The programs of `make test-apps`, each as Debian ships it.
 PACKAGES_APPS := nginx-light apache2-bin lighttpd vsftpd redis-server redis-tools memcached haproxy python3-gunicorn \
   openssh-server openssh-client postgresql postgresql-contrib mariadb-server mariadb-client varnish dovecot-imapd dnsmasq-base \
@@ -34,6 +34,8 @@ PACKAGES_DEB := debhelper dpkg-dev help2man
 PACKAGES_DEPLOY := mmdebstrap systemd-container ansible-core gpg gpg-agent openssh-client iproute2 util-linux curl pkgconf wabt clang libbpf-dev
 # A browser, for the operations page.
 PACKAGES_OPERATIONS := chromium chromium-driver
+# Clients of HTTP and servers behind the proxy, for `make test-http`.
+PACKAGES_HTTP := apache2-bin apache2-utils nghttp2-client openssl python3-gunicorn python3-h2 python3-requests python3-websockets testssl.sh
 PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 
 CARGO ?= cargo
@@ -41,13 +43,13 @@ RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 SEEDS ?= 1000
 # Named beside parts of the workspace, so that libraries get the features that the whole has, and are compiled once (tests/features).
 FEATURES := -p csp-features
-PURE_CRATES := csp-types csp-wire csp-api csp-events csp-handlers csp-tcp csp-tls csp-classify csp-election csp-plugins csp-network-core csp-proxy-core csp-messages csp-quality csp-zmtp csp-services csp-formats csp-queries csp-operators csp-guest csp-config csp-policy csp-planner
+PURE_CRATES := csp-types csp-wire csp-api csp-events csp-handlers csp-tcp csp-tls csp-classify csp-election csp-plugins csp-network-core csp-proxy-core csp-messages csp-quality csp-zmtp csp-http csp-http2 csp-gateway csp-services csp-formats csp-queries csp-operators csp-guest csp-config csp-policy csp-planner
 
 .PHONY: help
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-.PHONY: packages-build packages-run packages-test packages-apps packages-filter packages-messages packages-flights packages-formats packages-streams packages-bench packages-interop packages-rdma packages-capi packages-san packages-deb packages-compare packages-operations
+.PHONY: packages-build packages-run packages-test packages-apps packages-filter packages-messages packages-flights packages-formats packages-streams packages-bench packages-interop packages-rdma packages-capi packages-san packages-deb packages-compare packages-operations packages-http
 # Before packages are installed for a build that cannot begin.
 packages-build packages-run packages-bench packages-interop packages-san packages-capi packages-rdma: toolchain
 .PHONY: toolchain
@@ -88,6 +90,10 @@ packages-deb: toolchain
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_DEB)
 packages-operations: packages-run
 	@tests/setup/packages.sh $(PACKAGES_OPERATIONS)
+packages-http: packages-run packages-operations
+	@tests/setup/packages.sh $(PACKAGES_HTTP)
+	@command -v node > /dev/null || tests/setup/packages.sh nodejs
+	@command -v go > /dev/null || tests/setup/packages.sh golang-go
 packages-rdma:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_RUN) $(PACKAGES_RDMA) python3-zmq
 
@@ -223,6 +229,12 @@ test-apps: packages-apps ## real programs, unmodified, alone and in crowds of co
 	$(CARGO) build --release --locked --workspace
 	@$(RELEASE)/csp-apps $(APPS)
 
+.PHONY: test-http
+test-http: packages-http demo-programs ## the HTTP of a running cluster by programs of others: h2spec (Go module proxy), testssl, requests that servers read differently to nginx, Apache, Node and gunicorn, curl, nghttp2, wrk, ab, Python, Node, Go, websockets, Chromium (root, 10 minutes; HTTP="h2spec clients")
+	@mkdir -p target/http
+	@cd tests/setup/h2spec && go build -o $(CURDIR)/target/http/h2spec github.com/summerwind/h2spec/cmd/h2spec
+	CSP_H2SPEC=$(CURDIR)/target/http/h2spec $(CARGO) test --release --locked -p csp-cluster --test http_programs $(FEATURES) -- --ignored --nocapture
+
 .PHONY: test-cpython
 test-cpython: packages-build ## CPython's own socket, select and process tests plain and under the filter, compared (20 minutes; CPYTHON="test_socket ...")
 	@tests/setup/packages.sh $(PACKAGES_CPYTHON)
@@ -305,6 +317,10 @@ bench-front: packages-compare build ## plain servers behind a VIP beside HAProxy
 	@$(RELEASE)/csp-bench $(FRONT) --two-processes $(BENCH)
 
 FRONT = --layout edge --contender csp-plain --contender haproxy-tcp --work 100b-64 --work 16kib-64 --work 1mib-16 --work upload --work 100b-each --work 100b-1
+
+.PHONY: bench-http
+bench-http: packages-compare build ## requests that the proxy reads, to accelerated and plain servers, beside HAProxy in HTTP mode and nginx as a proxy, on the same host, by the edge process (root, an idle machine, 8 minutes; BENCH="--rounds 5")
+	@$(RELEASE)/csp-bench --layout edge --contender csp-http --contender csp-http-plain --contender haproxy-http --contender nginx-http --work 100b-64 --work 16kib-64 --work 1mib-16 --work 100b-each --work 100b-1 $(BENCH)
 
 .PHONY: bench-wait
 bench-wait: packages-run build ## latency, throughput and processor time by spin_us and CSP_SPIN_US, beside kernel TCP (root, 20 minutes; BENCH=...)

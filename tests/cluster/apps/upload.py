@@ -9,14 +9,23 @@ class Upload(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_PUT(self):
-        digest, left = hashlib.sha256(), int(self.headers["Content-Length"])
-        while left > 0:
-            part = self.rfile.read(min(left, 65536))
-            if not part:
-                break
+        digest = hashlib.sha256()
+        chunked = self.headers.get("Transfer-Encoding", "").lower() == "chunked"
+        for part in self.chunks() if chunked else self.parts(int(self.headers["Content-Length"])):
             digest.update(part)
-            left -= len(part)
         self.answer(digest.hexdigest().encode() + b"\n")
+
+    def parts(self, left):
+        while left > 0 and (part := self.rfile.read(min(left, 65536))):
+            yield part
+            left -= len(part)
+
+    def chunks(self):
+        while length := int(self.rfile.readline().split(b";")[0], 16):
+            yield from self.parts(length)
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass
 
     do_POST = do_PUT
 

@@ -47,13 +47,19 @@ impl Place {
         )
     }
 
+    /// Returns where this place's proxy node records HTTP requests.
+    pub fn http_log(&self, scratch: &Path) -> PathBuf {
+        self.connection_log(scratch).with_file_name(format!("requests-{}.log", self.id))
+    }
+
     /// Returns the proxy node's configuration for this place.
     pub fn proxy_node(&self, scratch: &Path, provider: &str) -> String {
         let (common, Place { octet, workers, .. }) = (self.common(scratch, IdentityRole::ProxyNode), self);
         let log = self.connection_log(scratch);
         format!(
-            "{common}{ETCD}workers: {workers}\nconnection_log: {{file: {}}}\ntls: {{certificates: {}}}\nsan:\n  provider: {provider}\n  address: 10.77.0.{octet}\n  port: 7100\n",
+            "{common}{ETCD}workers: {workers}\nconnection_log: {{file: {}}}\nhttp_log: {{file: {}}}\ntls: {{certificates: {}}}\nsan:\n  provider: {provider}\n  address: 10.77.0.{octet}\n  port: 7100\n",
             log.display(),
+            self.http_log(scratch).display(),
             scratch.join("tls").display()
         )
     }

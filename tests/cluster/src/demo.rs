@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use crate::client::{Fetch, Latencies};
 use crate::cluster::{Cluster, Options, San, Tier};
 use crate::configs::{UPLOAD_PORT, VIP};
+use crate::demo_http;
 use crate::host::Host;
 use crate::identities;
 use crate::process::wait_until;
@@ -148,7 +149,7 @@ fn prove(cluster: &mut Cluster, figures: &mut Figures) -> Result<()> {
     let name =
         "one HTTP/1.0 transaction traced: the application saw OPEN, DATA, DATA, CLOSE and nothing else";
     figures.trace = step(name, || trace::transaction(cluster))?;
-    Ok(())
+    demo_http::prove(cluster)
 }
 
 fn write_files(www: &Path) -> Result<()> {

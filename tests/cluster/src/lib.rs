@@ -17,6 +17,7 @@ pub mod configs;
 mod crowd;
 pub mod demo;
 pub mod demo_flights;
+mod demo_http;
 pub mod demo_messages;
 pub mod demo_supplied;
 pub mod filter_bench;

@@ -1,10 +1,13 @@
 //! Shared by the cluster tests: whether this machine can run them, where the binaries are, requests to
 //! daemons.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::cluster::{Cluster, Options, San, Tier};
 use crate::configs::VIP;
@@ -148,6 +151,26 @@ impl Cluster {
     pub fn all_logs(&self) -> String {
         Tier::ALL.iter().map(|tier| self.log_tail(*tier) + "\n").collect()
     }
+}
+
+/// openssl's words for a key of ECDSA with P-256.
+pub const P256: &[&str] = &["ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"];
+
+/// Makes a certificate that signs itself, and its key of this kind, as files `NAME.pem` and `NAME.key`;
+/// `serial` tells it from a former one. Needs openssl.
+///
+/// # Errors
+/// What openssl says, or the folder.
+pub fn certificate(folder: &Path, name: &str, kind: &[&str], serial: u32) -> Result<()> {
+    fs::create_dir_all(folder)?;
+    let [chain, key] = ["pem", "key"].map(|suffix| folder.join(format!("{name}.{suffix}")));
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=test", "-newkey"]).args(kind);
+    openssl.args(["-set_serial", &serial.to_string(), "-addext", &format!("subjectAltName=DNS:{name}")]);
+    openssl.arg("-out").arg(&chain).arg("-keyout").arg(&key);
+    let output = openssl.output().context("openssl")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?)
 }
 
 /// Returns `len` bytes in which every 8 differ from their neighbours.

@@ -3,12 +3,11 @@
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use csp_api::connections::ConnectionRecord;
 use csp_cluster::configs::CLIENT_ADDRESS;
-use csp_cluster::testing::{SERVING_DEADLINE, pattern};
+use csp_cluster::testing::{P256, SERVING_DEADLINE, certificate, pattern};
 use csp_cluster::{Cluster, Far, San, Tier, VIP, testing, wait_until};
 
 const WEB: u16 = 443;
@@ -44,19 +43,6 @@ fn folder(cluster: &Cluster) -> PathBuf {
     cluster.scratch().join("tls")
 }
 
-/// Makes a certificate that signs itself, and its key; `serial` tells it from a former one.
-fn certificate(folder: &Path, name: &str, kind: &[&str], serial: u32) {
-    fs::create_dir_all(folder).unwrap();
-    let [chain, key] = ["pem", "key"].map(|suffix| folder.join(format!("{name}.{suffix}")));
-    let mut openssl = std::process::Command::new("openssl");
-    openssl.args(["req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=test", "-newkey"]).args(kind);
-    openssl.args(["-set_serial", &serial.to_string(), "-addext", &format!("subjectAltName=DNS:{name}")]);
-    openssl.arg("-out").arg(&chain).arg("-keyout").arg(&key);
-    let output = openssl.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
-}
-
 fn apply(cluster: &Cluster, policy: &str) -> anyhow::Result<String> {
     let file = cluster.scratch().join("tls.yaml");
     fs::write(&file, policy).unwrap();
@@ -77,8 +63,8 @@ fn curl(cluster: &Cluster, name: &str, port: u16, path: &str, options: &[&str]) 
 
 fn serve(cluster: &mut Cluster) {
     let tls = folder(cluster);
-    certificate(&tls, "www.csp.test", &["ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"], 1);
-    certificate(&tls, "rsa.csp.test", &["rsa:2048"], 2);
+    certificate(&tls, "www.csp.test", P256, 1).unwrap();
+    certificate(&tls, "rsa.csp.test", &["rsa:2048"], 2).unwrap();
     fs::write(cluster.scratch().join("www/big"), pattern(FILE_LEN)).unwrap();
     fs::write(cluster.scratch().join("www/1KiB"), pattern(1 << 10)).unwrap();
     cluster.start_daemons().unwrap();
@@ -162,7 +148,7 @@ fn is_renewed(cluster: &Cluster) {
     };
     assert_eq!(serial().trim(), "serial=01");
     let (tls, aside) = (folder(cluster), cluster.scratch().join("renewed"));
-    certificate(&aside, "www.csp.test", &["ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"], 77);
+    certificate(&aside, "www.csp.test", P256, 77).unwrap();
     // First only one of the two files, as a tool may write them.
     fs::rename(aside.join("www.csp.test.pem"), tls.join("www.csp.test.pem")).unwrap();
     fs::rename(aside.join("www.csp.test.key"), tls.join("www.csp.test.key")).unwrap();

@@ -9,6 +9,7 @@ use csp_tcp::Stack;
 use csp_types::{FlowLabel, Instant};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::ServerName;
+use rustls::time_provider::DefaultTimeProvider;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 const NAME: &str = "www.csp.test";
@@ -38,7 +39,13 @@ fn make() -> Identity {
     let (chain, secret) = (made.pem(), key.serialize_pem());
     let certificate = Certificate::from_pem(&provider(), NAME, chain.as_bytes(), secret.as_bytes());
     let certificates = [certificate.expect("rcgen writes PEM")];
-    let server = ServerTls::new(provider(), &certificates, TlsVersion::Tls12, &[], None);
+    let server = ServerTls::new(
+        (provider(), Arc::new(DefaultTimeProvider)),
+        &certificates,
+        TlsVersion::Tls12,
+        &[],
+        None,
+    );
     let mut roots = RootCertStore::empty();
     roots.add(made.der().clone()).expect("a certificate");
     let client = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();

@@ -17,6 +17,8 @@ const ADDRESS: &str = "127.0.0.1:9090";
 /// A service whose server is an address, and one whose packets are forwarded.
 const PLAIN: u16 = 8090;
 const FORWARDED: &str = "10.76.0.102";
+/// A service whose HTTP is read.
+const FRONT: u16 = 8091;
 /// A channel that a query reads, the query, and a channel of information flows.
 const FLIGHTS: u16 = 5601;
 const LATE: u16 = 5611;
@@ -50,6 +52,13 @@ services:
   - {{name: web, vip: {VIP}, port: 80, pool: [{{node: an-1, port: 80}}]}}
   - {{name: upload, vip: {VIP}, port: 8080, pool: [{{node: an-1, port: 8080}}]}}
   - {{name: plain, vip: {VIP}, port: {PLAIN}, pool: [{{address: {CLIENT_ADDRESS}, port: 18081}}]}}
+  - name: front
+    vip: {VIP}
+    port: {FRONT}
+    http:
+      routes:
+      - {{name: no, path: {{exact: /no}}, respond: {{status: 403}}}}
+      - {{name: files, to: [{{service: web}}]}}
   - name: forwarded
     vip: {FORWARDED}
     port: 9
@@ -74,6 +83,7 @@ rules:
   - {{name: web, match: proto tcp dport 80 ingress, plugin: seen, fallback: pass}}
 egress:
   - {{address: 10.76.0.101, destinations: [10.76.0.0/24]}}
+http_log: {{}}
 "
     )
 }
@@ -138,7 +148,9 @@ fn serve(cluster: &mut Cluster) {
     wrk.args(["-t1", "-c4", "-d600", &url]);
     cluster.spawn("wrk", wrk).unwrap();
     // New connections, some of them to a plain server that is not there.
-    let urls = format!("{url} http://{VIP}:8080/ http://{VIP}:{PLAIN}/ http://{FORWARDED}:9/");
+    let urls = format!(
+        "{url} http://{VIP}:8080/ http://{VIP}:{PLAIN}/ http://{FORWARDED}:9/ http://{VIP}:{FRONT}/1KiB http://{VIP}:{FRONT}/no"
+    );
     let mut curl = cluster.client.command("sh");
     curl.args(["-c", &format!("while sleep 0.2; do curl -s -m 0.5 -o /dev/null {urls}; done")]);
     cluster.spawn("curl", curl).unwrap();

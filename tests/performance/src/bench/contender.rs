@@ -33,6 +33,10 @@ pub enum Contender {
     Csp,
     /// This platform in front of an nginx on kernel TCP, as a plain server of a pool.
     CspPlain,
+    /// This platform, whose proxy reads HTTP and leads requests to nginx under the socket filter.
+    CspHttp,
+    /// The same in front of an nginx on kernel TCP.
+    CspHttpPlain,
     /// nginx on kernel TCP, no proxy.
     Direct,
     /// The same with `sendfile off`: what a server costs that has its answers in memory.
@@ -47,13 +51,17 @@ pub enum Contender {
     HaproxyHttp2,
     /// nginx's stream module, one worker.
     NginxStream,
+    /// nginx as a proxy of HTTP with kept connections, one worker.
+    NginxHttp,
 }
 
 impl Contender {
     /// All of them.
-    pub const ALL: [Contender; 9] = [
+    pub const ALL: [Contender; 12] = [
         Contender::Csp,
         Contender::CspPlain,
+        Contender::CspHttp,
+        Contender::CspHttpPlain,
         Contender::Direct,
         Contender::DirectCopied,
         Contender::HaproxyTcp,
@@ -61,6 +69,7 @@ impl Contender {
         Contender::HaproxyHttp,
         Contender::HaproxyHttp2,
         Contender::NginxStream,
+        Contender::NginxHttp,
     ];
     /// Those of the quick bench.
     pub const QUICK: [Contender; 3] = [Contender::Csp, Contender::Direct, Contender::HaproxyTcp];
@@ -71,6 +80,8 @@ impl Contender {
         match self {
             Contender::Csp => "CSP",
             Contender::CspPlain => "CSP, plain server",
+            Contender::CspHttp => "CSP HTTP",
+            Contender::CspHttpPlain => "CSP HTTP, plain server",
             Contender::Direct => "nginx directly",
             Contender::DirectCopied => "nginx directly, sendfile off",
             Contender::HaproxyTcp => "HAProxy TCP",
@@ -78,6 +89,7 @@ impl Contender {
             Contender::HaproxyHttp => "HAProxy HTTP",
             Contender::HaproxyHttp2 => "HAProxy HTTP, 2 threads",
             Contender::NginxStream => "nginx stream",
+            Contender::NginxHttp => "nginx HTTP",
         }
     }
 
@@ -90,7 +102,8 @@ impl Contender {
     /// Returns whether this is this platform.
     #[must_use]
     pub const fn is_ours(self) -> bool {
-        matches!(self, Contender::Csp | Contender::CspPlain)
+        use Contender::{Csp, CspHttp, CspHttpPlain, CspPlain};
+        matches!(self, Csp | CspPlain | CspHttp | CspHttpPlain)
     }
 
     const fn port(self) -> u16 {
@@ -104,6 +117,9 @@ impl Contender {
             Contender::HaproxyHttp => 93,
             Contender::HaproxyHttp2 => 94,
             Contender::NginxStream => 95,
+            Contender::NginxHttp => 96,
+            Contender::CspHttp => 84,
+            Contender::CspHttpPlain => 85,
         }
     }
 }
@@ -155,27 +171,41 @@ pub fn start(cluster: &mut Cluster, layout: Layout, plan: &Plan) -> Result<(Vec<
         }
     }
     cluster.start_daemons()?;
-    cluster.apply_policy()?;
+    let policy = cluster.scratch().join("bench.yaml");
+    fs::write(&policy, policy_text())?;
+    cluster.cspctl(&["policy", "apply", &policy.to_string_lossy()])?;
     join(cluster, layout)?;
     let conf = nginx_conf(cluster.scratch(), &sink, Contender::Csp)?;
     let spin = plan.spin.map_or("auto".to_owned(), |us| us.to_string());
     let (variable, conf) = (format!("CSP_SPIN_US={spin}"), conf.to_string_lossy().into_owned());
     cluster.run_accelerated("nginx", "/usr/bin/env", &[&variable, "nginx", "-c", &conf])?;
-    let mut all = vec![accelerated(cluster)?];
+    let mut all = vec![accelerated(cluster, Contender::Csp)?];
     // Proxies lead to this one.
     let direct = plain(cluster, &sink, Contender::Direct)?;
     let server = direct.tiers.clone();
     all.push(direct);
+    // The platform leads to this one.
+    let behind = match wanted.iter().any(|one| matches!(one, Contender::CspPlain | Contender::CspHttpPlain)) {
+        true => Some(behind(cluster, &sink)?),
+        false => None,
+    };
     for contender in wanted.iter().filter(|one| !matches!(one, Contender::Csp | Contender::Direct)) {
         match contender {
             Contender::DirectCopied => all.push(plain(cluster, &sink, *contender)?),
-            Contender::CspPlain => all.push(behind(cluster, &sink)?),
+            Contender::CspPlain => {}
+            Contender::CspHttp => all.push(accelerated(cluster, *contender)?),
+            Contender::CspHttpPlain => {
+                let tiers = behind.as_ref().map(|one| one.tiers.clone()).unwrap_or_default();
+                let authority = format!("{VIP}:{}", contender.port());
+                all.push(Running { contender: *contender, authority, tiers, process: None });
+            }
             Contender::NginxStream if !Path::new(STREAM_MODULE).exists() => {
                 eprintln!("nginx's stream module is not installed (libnginx-mod-stream): left out");
             }
             _ => all.push(proxy(cluster, layout, *contender, server.clone())?),
         }
     }
+    all.extend(behind);
     for running in &all {
         let url = format!("http://{}/100B", running.authority);
         let said = || running.process.as_ref().map(|process| process.log_tail(5)).unwrap_or_default();
@@ -246,7 +276,24 @@ fn worker_of(master: u32) -> Result<u32> {
     wait_until("nginx's worker", START, || children(master, "nginx").first().copied())
 }
 
-fn accelerated(cluster: &mut Cluster) -> Result<Running> {
+/// The policy of all works: bytes and HTTP, to nginx under the socket filter and to the one on the LAN.
+fn policy_text() -> String {
+    let [plain, http, http_plain] =
+        [Contender::CspPlain, Contender::CspHttp, Contender::CspHttpPlain].map(Contender::port);
+    let front = |name: &str, port: u16, to: &str| {
+        format!(
+            "  - {{name: {name}, vip: {VIP}, port: {port}, http: {{routes: [{{name: all, to: [{{service: {to}}}]}}]}}}}\n"
+        )
+    };
+    let services = format!(
+        "services:\n  - {{name: behind, vip: {VIP}, port: {plain}, pool: [{{address: {CLIENT_ADDRESS}, port: {plain}}}]}}\n{}{}",
+        front("http", http, "web"),
+        front("http-plain", http_plain, "behind")
+    );
+    configs::policy().replacen("services:\n", &services, 1)
+}
+
+fn accelerated(cluster: &mut Cluster, contender: Contender) -> Result<Running> {
     let master = cluster.program("nginx").map(|process| process.pid()).context("nginx is not there")?;
     let mut tiers = vec![("application", vec![worker_of(master)?])];
     let separate = [("network node", Tier::NetworkNode), ("proxy", Tier::ProxyNode)];
@@ -258,7 +305,7 @@ fn accelerated(cluster: &mut Cluster) -> Result<Running> {
     }
     let agent = cluster.daemon(Tier::AppNode).map(|process| process.pid()).context("no agent")?;
     tiers.push(("agent", vec![agent]));
-    Ok(Running { contender: Contender::Csp, authority: format!("{VIP}:80"), tiers, process: None })
+    Ok(Running { contender, authority: format!("{VIP}:{}", contender.port()), tiers, process: None })
 }
 
 /// Starts an nginx on kernel TCP.
@@ -272,7 +319,7 @@ fn plain(cluster: &Cluster, sink: &Sink, contender: Contender) -> Result<Running
     Ok(Running { contender, authority: format!("{SERVER}:{port}"), tiers, process: Some(process) })
 }
 
-/// Starts an nginx on kernel TCP on the LAN, that is on the client's host, and has the platform serve it.
+/// Starts an nginx on kernel TCP on the LAN, that is on the client's host, which the platform serves.
 fn behind(cluster: &mut Cluster, sink: &Sink) -> Result<Running> {
     let contender = Contender::CspPlain;
     let port = contender.port();
@@ -280,13 +327,7 @@ fn behind(cluster: &mut Cluster, sink: &Sink) -> Result<Running> {
     let mut command = cluster.client.command("nginx");
     command.arg("-c").arg(conf);
     let process = Process::spawn("nginx", command, &cluster.scratch().join(format!("log/nginx-{port}.log")))?;
-    let service = format!(
-        "services:\n  - name: behind\n    vip: {VIP}\n    port: {port}\n    pool:\n      - {{address: {CLIENT_ADDRESS}, port: {port}}}\n"
-    );
-    let policy = cluster.scratch().join("behind.yaml");
-    fs::write(&policy, configs::policy().replacen("services:\n", &service, 1))?;
-    cluster.cspctl(&["policy", "apply", &policy.to_string_lossy()])?;
-    let of_platform = accelerated(cluster)?.tiers.into_iter();
+    let of_platform = accelerated(cluster, contender)?.tiers.into_iter();
     let mut tiers = vec![("application", vec![worker_of(process.pid())?])];
     tiers.extend(of_platform.filter(|(tier, _)| !matches!(*tier, "application" | "agent")));
     Ok(Running { contender, authority: format!("{VIP}:{port}"), tiers, process: Some(process) })
@@ -308,6 +349,7 @@ fn proxy(
     let conf = cluster.scratch().join(format!("proxy-{port}.conf"));
     let (program, text) = match contender {
         Contender::NginxStream => ("nginx", stream_conf(cluster.scratch(), port, &server)),
+        Contender::NginxHttp => ("nginx", http_conf(cluster.scratch(), port, &server)),
         _ => ("haproxy", haproxy_conf(contender, port, &server)),
     };
     fs::write(&conf, text)?;
@@ -346,5 +388,20 @@ fn stream_conf(scratch: &Path, port: u16, server: &str) -> String {
         "load_module {STREAM_MODULE};\nuser www-data;\nworker_processes 1;\ndaemon off;\npid {dir}/stream.pid;\n\
          error_log {dir}/stream-error.log notice;\nevents {{ worker_connections 20000; }}\n\
          stream {{ server {{ listen {port} backlog=4096; proxy_pass {server}; }} }}\n"
+    )
+}
+
+fn http_conf(scratch: &Path, port: u16, server: &str) -> String {
+    let dir = scratch.display();
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|kind| format!("{kind}_temp_path {dir}/{kind}-{port}; "))
+        .concat();
+    format!(
+        "user www-data;\nworker_processes 1;\nworker_rlimit_nofile 20000;\ndaemon off;\npid {dir}/http.pid;\n\
+         error_log {dir}/http-error.log notice;\nevents {{ worker_connections 10000; }}\n\
+         http {{ access_log off; {temporary}keepalive_requests 100000000; client_max_body_size 64m;\n\
+         upstream one {{ server {server}; keepalive 128; keepalive_requests 100000000; }}\n\
+         server {{ listen {port} backlog=4096; location / {{ proxy_pass http://one; proxy_http_version 1.1;\n\
+         proxy_set_header Connection \"\"; proxy_buffering off; proxy_request_buffering off; }} }} }}\n"
     )
 }

@@ -189,6 +189,7 @@ impl Report {
                 let mut measures = match of {
                     Contender::Csp => bars(layout, work, to),
                     _ if to.is_ours() => continue, // it is compared the other way round
+                    Contender::CspHttp | Contender::CspHttpPlain => bars_of_http(work, to),
                     _ => bars_of_plain(layout, work, self.edge, to),
                 };
                 if !measures.iter().any(|(measure, _)| *measure == Measure::Rate) && !work.is_open_loop() {
@@ -274,6 +275,15 @@ fn bars_of_plain(layout: Layout, work: Work, edge: bool, to: Contender) -> Vec<(
         (Layout::Edge, Contender::HaproxyTcp, false) => {
             vec![(Measure::Rate, Some(0.75)), (Measure::P50, Some(1.5))]
         }
+        _ => Vec::new(),
+    }
+}
+
+/// As [`bars`], of requests that this platform reads.
+fn bars_of_http(work: Work, to: Contender) -> Vec<(Measure, Option<f64>)> {
+    match (work, to) {
+        _ if work.is_open_loop() => vec![(Measure::P90, None), (Measure::P99, None)],
+        (Work::Kept("100B" | "16KiB", _), Contender::HaproxyHttp) => vec![(Measure::Rate, Some(1.3))],
         _ => Vec::new(),
     }
 }
