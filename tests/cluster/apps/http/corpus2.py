@@ -163,7 +163,8 @@ class Client:
     def see(self, event):
         if isinstance(event, h2.events.ResponseReceived):
             fields = dict(event.headers)
-            self.answers[event.stream_id] = int(fields[b":status"]), b"x-member" in fields
+            self.answers[event.stream_id] = int(fields[b":status"]), b"x-member" in fields and not (
+                int(fields[b":status"]) >= 400 and fields.get(b"content-type") == b"text/plain; charset=utf-8")
         elif isinstance(event, h2.events.StreamEnded):
             self.ended.add(event.stream_id)
         elif isinstance(event, h2.events.StreamReset):
