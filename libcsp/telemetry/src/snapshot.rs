@@ -11,31 +11,40 @@ pub struct SnapshotCell<T> {
     slot: Mutex<T>,
 }
 
-impl<T: Clone> SnapshotCell<T> {
+impl<T> SnapshotCell<T> {
     /// Creates a cell that holds `initial` until the first publication.
     pub fn new(initial: T) -> Self {
         SnapshotCell { slot: Mutex::new(initial) }
     }
 
-    /// Replaces the snapshot by a copy of `value`, reusing its memory (`clone_from`). Returns `false` if a
-    /// reader holds the cell; nothing is then published.
-    pub fn publish(&self, value: &T) -> bool {
+    /// Has `change` change the snapshot in its place. Returns `false` if a reader holds the cell; nothing is
+    /// then published.
+    pub fn update(&self, change: impl FnOnce(&mut T)) -> bool {
         match self.slot.try_lock() {
-            Ok(mut slot) => slot.clone_from(value),
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().clone_from(value),
+            Ok(mut slot) => change(&mut slot),
+            Err(TryLockError::Poisoned(poisoned)) => change(&mut poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => return false,
         }
         true
     }
 
+    /// Returns the latest snapshot. Nothing is published while the guard lives.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        // A panic during a change may leave a mixture of old and new counters, which is acceptable.
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Clone> SnapshotCell<T> {
+    /// Replaces the snapshot by a copy of `value`, reusing its memory (`clone_from`). Returns `false` if a
+    /// reader holds the cell; nothing is then published.
+    pub fn publish(&self, value: &T) -> bool {
+        self.update(|slot| slot.clone_from(value))
+    }
+
     /// Returns a copy of the latest snapshot.
     pub fn read(&self) -> T {
         self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, T> {
-        // A panic during `clone_from` may leave a mixture of old and new counters, which is acceptable.
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

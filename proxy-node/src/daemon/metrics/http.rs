@@ -1,10 +1,10 @@
 //! What workers count of HTTP, by service and route.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
 
 use csp_gateway::{LATENCY_BOUNDS_NS, RuleCounters, Snapshot};
-use csp_telemetry::{MetricSource, MetricWriter};
+use csp_telemetry::{MetricSource, MetricWriter, SnapshotCell};
 
 use crate::ProxyWorker;
 
@@ -19,7 +19,7 @@ const CLASSES: [&str; csp_gateway::CLASSES] = ["1xx", "2xx", "3xx", "4xx", "5xx"
 
 /// What a worker has counted of HTTP. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct HttpBoard(Arc<Mutex<Board>>);
+pub struct HttpBoard(Arc<SnapshotCell<Board>>);
 
 #[derive(Debug, Default)]
 struct Board {
@@ -30,19 +30,12 @@ struct Board {
 impl HttpBoard {
     /// Copies what a worker has counted, now and then; not while the board is being read.
     pub(crate) fn publish(&self, worker: &ProxyWorker) {
-        let mut board = match self.0.try_lock() {
-            Ok(board) => board,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        if board.publications.is_multiple_of(PUBLICATIONS) {
-            board.snapshot = worker.gateway().snapshot();
-        }
-        board.publications = board.publications.wrapping_add(1);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Board> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.update(|board| {
+            if board.publications.is_multiple_of(PUBLICATIONS) {
+                board.snapshot = worker.gateway().snapshot();
+            }
+            board.publications = board.publications.wrapping_add(1);
+        });
     }
 }
 
@@ -66,7 +59,7 @@ impl HttpMetrics {
         let none: Arc<str> = NO_ROUTE.into();
         let mut sums: BTreeMap<Arc<str>, Sum> = BTreeMap::new();
         for board in &self.0 {
-            for (service, counters) in &board.lock().snapshot.services {
+            for (service, counters) in &board.0.lock().snapshot.services {
                 let sum = sums.entry(Arc::clone(&service.name)).or_default();
                 sum.workers += 1;
                 sum.connections += counters.connections;
@@ -110,7 +103,7 @@ impl MetricSource for HttpMetrics {
 impl HttpMetrics {
     fn collect_upstreams(&self, out: &mut MetricWriter) {
         for (worker, board) in self.0.iter().enumerate() {
-            let (board, worker) = (board.lock(), worker.to_string());
+            let (board, worker) = (board.0.lock(), worker.to_string());
             let (upstreams, labels) = (board.snapshot.upstreams, [("worker", &*worker)]);
             let help = "HTTP requests that are in progress";
             out.gauge("csp_http_requests_in_progress", help, &labels, board.snapshot.exchanges as f64);
@@ -178,7 +171,7 @@ mod tests {
         counters.rules[1].by_reason = vec![(Reason::NoRoute, 1)];
         let snapshot =
             Snapshot { services: vec![(Arc::new(service.unwrap()), counters)], ..Snapshot::default() };
-        HttpBoard(Arc::new(Mutex::new(Board { snapshot, publications: 0 })))
+        HttpBoard(Arc::new(SnapshotCell::new(Board { snapshot, publications: 0 })))
     }
 
     #[test]

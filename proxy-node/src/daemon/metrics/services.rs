@@ -7,9 +7,9 @@
 //! its packets, and none while the board is being read.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
 
-use csp_telemetry::{MetricSource, MetricWriter};
+use csp_telemetry::{MetricSource, MetricWriter, SnapshotCell};
 
 use crate::ProxyWorker;
 use crate::core::{EndClass, FIRST_BYTE_BOUNDS_NS, ServiceCounters};
@@ -24,7 +24,7 @@ type Place = Option<(u32, Arc<str>, ServiceCounters)>;
 
 /// What a worker has counted by service. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct ServiceBoard(Arc<Mutex<Board>>);
+pub struct ServiceBoard(Arc<SnapshotCell<Board>>);
 
 #[derive(Debug, Default)]
 struct Board {
@@ -36,15 +36,7 @@ struct Board {
 impl ServiceBoard {
     /// Copies the next places of a worker's table.
     pub(crate) fn publish(&self, worker: &ProxyWorker) {
-        match self.0.try_lock() {
-            Ok(mut board) => board.publish(worker),
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().publish(worker),
-            Err(TryLockError::WouldBlock) => {}
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Board> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.update(|board| board.publish(worker));
     }
 }
 
@@ -90,7 +82,7 @@ impl ServiceMetrics {
     fn sums(&self) -> BTreeMap<Arc<str>, ServiceCounters> {
         let mut sums: BTreeMap<Arc<str>, (ServiceCounters, usize)> = BTreeMap::new();
         for board in &self.0 {
-            for (_, name, counters) in board.lock().places.iter().flatten() {
+            for (_, name, counters) in board.0.lock().places.iter().flatten() {
                 match sums.get_mut(name) {
                     Some((sum, workers)) => {
                         sum.add(counters);
@@ -155,7 +147,7 @@ mod tests {
     fn board(services: &[(&str, ServiceCounters)]) -> ServiceBoard {
         let place = |(name, counters): &(&str, ServiceCounters)| Some((1, Arc::from(*name), *counters));
         let places = services.iter().map(place).chain([None]).collect();
-        ServiceBoard(Arc::new(Mutex::new(Board { places, next: 0 })))
+        ServiceBoard(Arc::new(SnapshotCell::new(Board { places, next: 0 })))
     }
 
     #[test]
