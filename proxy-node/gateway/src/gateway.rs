@@ -14,7 +14,7 @@ use crate::clock::Random;
 use crate::counters::{Served, Snapshot, UpstreamCounters};
 use crate::exchange::of_token;
 use crate::pool::{Use, stream_end};
-use crate::record::{RECORDS_MAX, Record, Records};
+use crate::record::{RECORDS_MAX, Records};
 use crate::shared::{Cx, Shared};
 use crate::spec::HttpService;
 use crate::table::Table;
@@ -40,8 +40,8 @@ impl Gateway {
 
     /// Replaces all services. Connections continue; the next request of each is processed by the new rules.
     /// Kept connections to members are closed if the services, their targets or their options of kept
-    /// connections have changed. Members that the pool of a target no longer has are the core's to tell
-    /// ([`Ends::is_wanted`]).
+    /// connections have changed. [`Ends::is_wanted`] says which members the pool of a target no
+    /// longer has.
     pub fn set_services(&mut self, _: Instant, services: Vec<Arc<HttpService>>) {
         let shared = &mut self.shared;
         let known = |spec: &Arc<HttpService>| {
@@ -78,11 +78,6 @@ impl Gateway {
     /// clocks drift.
     pub fn set_clock(&mut self, now: Instant, unix_ns: u64) {
         self.shared.work.clock.set(now, unix_ns);
-    }
-
-    /// Removes and returns the oldest record of the log.
-    pub fn next_record(&mut self) -> Option<&Record> {
-        self.shared.log.next()
     }
 
     /// Returns whether there are records of the log.

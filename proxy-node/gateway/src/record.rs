@@ -195,14 +195,13 @@ impl Record {
 #[derive(Debug, Default)]
 pub struct Records {
     places: Vec<Record>,
-    first: usize,
     len: usize,
 }
 
 impl Records {
     /// Returns the records, the oldest first.
     pub fn as_slice(&self) -> &[Record] {
-        self.places.get(self.first..self.len).unwrap_or_default()
+        self.places.get(..self.len).unwrap_or_default()
     }
 }
 
@@ -223,7 +222,7 @@ impl Log {
     /// Appends a record; returns memory of an older one, which can be used again. If there is no room, the
     /// record is lost.
     pub(crate) fn push(&mut self, mut record: Record) -> Vec<u8> {
-        let Records { places, len, .. } = &mut self.records;
+        let Records { places, len } = &mut self.records;
         if *len == self.most {
             self.lost += 1;
             return record.take_room();
@@ -238,26 +237,15 @@ impl Log {
         }
     }
 
-    /// Removes and returns the oldest record.
-    pub(crate) fn next(&mut self) -> Option<&Record> {
-        let Records { places, first, len } = &mut self.records;
-        if *first == *len {
-            (*first, *len) = (0, 0);
-            return None;
-        }
-        *first += 1;
-        places.get(*first - 1)
-    }
-
     /// Removes and returns all records, and the number of those that were lost. Further ones lie in the
     /// memory of `room`.
     pub(crate) fn take(&mut self, room: Records) -> (Records, u64) {
-        let records = std::mem::replace(&mut self.records, Records { first: 0, len: 0, ..room });
+        let records = std::mem::replace(&mut self.records, Records { len: 0, ..room });
         (records, std::mem::take(&mut self.lost))
     }
 
     /// Returns whether there are records.
     pub(crate) fn is_empty(&self) -> bool {
-        self.records.first == self.records.len
+        self.records.len == 0
     }
 }

@@ -244,7 +244,7 @@ fn expectations() {
         &format!("HTTP/1.1 100 Continue\r\n\r\n{OK}"),
         &["Keep", "kept"],
     );
-    // The client was not told to continue: it may send the body or not, and the connection ends.
+    // The client has got no 100: it may send the body or not, and the connection ends.
     check(
         &[
             Client(head),

@@ -99,6 +99,12 @@ impl Budget {
         self.control.earn(CREDITS_A_PIECE);
     }
 
+    /// Earns what a piece of `len` bytes is worth that was sent.
+    pub(crate) fn earn_sent(&mut self, len: usize) {
+        self.earn_piece();
+        self.earn_bytes(len);
+    }
+
     /// Earns what a stream is worth that was completed.
     pub(crate) fn earn_stream(&mut self) {
         self.resets.earn(1);

@@ -1,4 +1,4 @@
-//! What the caller is told: reasons, and calls that cannot be obeyed.
+//! Errors of calls, and reasons why streams and connections end.
 
 pub use h2::Reason;
 

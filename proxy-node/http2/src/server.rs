@@ -228,19 +228,14 @@ impl ServerConnection {
     pub fn send(&mut self, stream: u32, bytes: &[u8], end: bool) -> usize {
         let Some(found) = self.streams.get_mut(&stream) else { return 0 };
         let taken = found.outgoing.send(bytes, end);
-        self.link.budget.earn_piece();
-        self.link.budget.earn_bytes(taken);
+        self.link.budget.earn_sent(taken);
         taken
     }
 
     /// Ends a response with a trailer section as text of HTTP/1.1, of which nothing is sent that may not
     /// trail.
     pub fn trailers(&mut self, stream: u32, section: &[u8]) -> Result<(), SendError> {
-        let found = self.streams.get_mut(&stream).ok_or(SendError::NoStream)?;
-        if !found.outgoing.is_open() {
-            return Err(SendError::State);
-        }
-        found.outgoing.trailers(to_http2::trailers(section)?).then_some(()).ok_or(SendError::NoStream)
+        self.streams.get_mut(&stream).ok_or(SendError::NoStream)?.outgoing.trailers(section)
     }
 
     /// Resets a stream and releases it. No event follows.

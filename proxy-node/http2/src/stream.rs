@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use h2::{Reason, RecvStream, SendStream};
-use http::HeaderMap;
 
 use crate::chunk::{Chunk, Unsent};
-use crate::head::section;
+use crate::error::SendError;
+use crate::head::{section, to_http2};
 use crate::inbox::Inbox;
 use crate::limits::{SEND_BUFFER_LOW, SEND_BUFFER_MAX};
 use crate::wake::Flag;
@@ -230,14 +230,17 @@ impl Outgoing {
         len
     }
 
-    /// Ends the body with trailers; returns `false` if the stream was reset.
-    pub(crate) fn trailers(&mut self, trailers: HeaderMap) -> bool {
-        let Some(stream) = &mut self.stream else { return false };
+    /// Ends the body with a trailer section as text of HTTP/1.1, of which nothing is sent that may not trail.
+    pub(crate) fn trailers(&mut self, section: &[u8]) -> Result<(), SendError> {
+        let Some(stream) = self.stream.as_mut().filter(|_| !self.ended) else { return Err(SendError::State) };
+        let trailers = to_http2::trailers(section)?;
         self.ended = true;
-        match trailers.is_empty() {
-            true => stream.send_data(Chunk::new(b"", &self.unsent), true).is_ok(),
-            false => stream.send_trailers(trailers).is_ok(),
-        }
+        let sent = match trailers.is_empty() {
+            true => stream.send_data(Chunk::new(b"", &self.unsent), true),
+            false => stream.send_trailers(trailers),
+        };
+        // It fails if the stream was reset.
+        sent.map_err(|_| SendError::NoStream)
     }
 
     /// Returns whether there is room again after the buffer was more than half full, and marks it as

@@ -30,7 +30,7 @@ const FILE_LEN_MAX: u64 = 256 * 1024;
 /// How often files are looked at.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// What tells a file from its former state: inode, length, time of change in nanoseconds.
+/// The state of a file, which changes with its content: inode, length, time of change in nanoseconds.
 type Stamp = (u64, u64, i64, i64);
 
 /// A certificate, and the state of its files when it was read.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use csp_http::forward::{self, Answer, Edits, Extra};
+use csp_http::forward::{self, Answer, Extra};
 use csp_http::head::Framing;
 use csp_proxy_core::service::upstream::Ends;
 
@@ -99,7 +99,7 @@ impl Exchange {
         let work = &mut cx.shared.work;
         let missing_body = (self.asked.is_head && length != Framing::None).then_some(body.len() as u64);
         let date = work.clock.date(cx.now);
-        let edits = rule.map_or(Edits::NONE, |rule| &rule.response_edits);
+        let edits = self.response_edits();
         let answer = Answer { status, plan, missing_body, date, fields: &fields[..count], edits };
         // The buffer is longer than any such head.
         let len = forward::answer(&mut work.head, &answer).unwrap_or(0);

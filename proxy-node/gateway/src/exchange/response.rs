@@ -2,7 +2,7 @@
 
 use csp_http::Fault;
 use csp_http::body::Piece;
-use csp_http::forward::{self, Edits};
+use csp_http::forward;
 use csp_http::head::Framing;
 use csp_proxy_core::service::upstream::{Ends, UpstreamEnd};
 use csp_types::FlowLabel;
@@ -196,20 +196,30 @@ impl Exchange {
                 if let Some(member) = cx.shared.members.table.get_mut(label) {
                     member.side.moved(len);
                 }
-                let edits = self.service.rules().get(self.rule.unwrap_or(usize::MAX));
-                let edits = edits.map_or(Edits::NONE, |rule| &rule.response_edits);
-                if let Ok(written) = forward::trailers(&mut work.head, &work.room, edits) {
-                    match wanted {
-                        true => self.write_down(cx, down, written),
-                        false => {
-                            down.trailers(work.head[..written].strip_prefix(b"0\r\n").unwrap_or_default())
-                        }
-                    }
-                }
+                let section = std::mem::take(&mut work.room);
+                self.trailers_down(cx, down, wanted, &section);
+                cx.shared.work.room = section;
                 return Flow::Moved;
             }
             Piece::More | Piece::End => {}
         }
         Flow::Wait
+    }
+
+    /// Sends a trailer section to the client, but what edits remove: behind the last chunk (`framed`), or
+    /// apart from the payload.
+    pub(super) fn trailers_down(
+        &mut self,
+        cx: &mut Cx<'_, impl Ends>,
+        down: &mut impl Downstream,
+        framed: bool,
+        section: &[u8],
+    ) {
+        let work = &mut cx.shared.work;
+        let Ok(written) = forward::trailers(&mut work.head, section, self.response_edits()) else { return };
+        match framed {
+            true => self.write_down(cx, down, written),
+            false => down.trailers(work.head[..written].strip_prefix(b"0\r\n").unwrap_or_default()),
+        }
     }
 }

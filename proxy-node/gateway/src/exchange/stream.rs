@@ -279,8 +279,7 @@ impl Exchange {
             framing => framing,
         };
         let date = work.clock.date(now);
-        let rule = self.rule.and_then(|at| self.service.rules().get(at));
-        let edits = rule.map_or(Edits::NONE, |rule| &rule.response_edits);
+        let edits = self.response_edits();
         let sent = answer_to(down, response, source, closes).and_then(|plan| {
             let how = ResponseForward { plan, date, edits, extra: &[] };
             let written = forward::response(&mut work.head, response, &how);
@@ -314,17 +313,9 @@ impl Exchange {
         down: &mut impl Downstream,
         trailers: &[u8],
     ) -> Flow {
-        let service = std::sync::Arc::clone(&self.service);
-        let edits = self.rule.and_then(|at| service.rules().get(at));
-        let edits = edits.map_or(Edits::NONE, |rule| &rule.response_edits);
-        let work = &mut cx.shared.work;
-        if let Some(framer) = self.down_framer.as_mut().filter(|_| !trailers.is_empty())
-            && let Ok(written) = forward::trailers(&mut work.head, trailers, edits)
-        {
-            match framer.trailers(down.out(), &mut work.buffers) {
-                true => self.write_down(cx, down, written),
-                false => down.trailers(work.head[..written].strip_prefix(b"0\r\n").unwrap_or_default()),
-            }
+        if let Some(framer) = self.down_framer.as_mut().filter(|_| !trailers.is_empty()) {
+            let framed = framer.trailers(down.out(), &mut cx.shared.work.buffers);
+            self.trailers_down(cx, down, framed, trailers);
         }
         self.response_end(cx, down)
     }

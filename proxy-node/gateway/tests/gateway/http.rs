@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use csp_gateway::spec::{Action, RuleConfig, ServiceConfig};
-use csp_gateway::{Gateway, HttpService, Record};
+use csp_gateway::{Gateway, HttpService, Record, Records};
 use csp_http::head::Scheme;
 use csp_http::route::RouteSpec;
 use csp_types::FlowLabel;
@@ -128,11 +128,8 @@ impl Http {
 
     /// Returns the records of the log.
     pub fn records(&mut self) -> Vec<Record> {
-        let mut records = Vec::new();
-        while let Some(record) = self.gateway().next_record() {
-            records.push(record.clone());
-        }
-        records
+        let (records, _) = self.gateway().take_records(Records::default());
+        records.as_slice().to_vec()
     }
 
     /// Returns the status and the code of each record.

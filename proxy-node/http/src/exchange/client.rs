@@ -235,8 +235,8 @@ impl ClientSide {
         if self.answering != Answering::Awaited {
             return None;
         }
-        // RFC 9110 §10.1.1: a client that was never told to continue may send the body or not; what its next
-        // bytes are cannot be known.
+        // RFC 9110 §10.1.1: a client that has got no 100 may send the body or not; what its next bytes are
+        // cannot be known.
         if self.asked.awaits_continue && !matches!(self.reading, Reading::Complete) {
             self.keep = false;
         }

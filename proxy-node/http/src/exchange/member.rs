@@ -229,11 +229,6 @@ impl MemberSide {
         self.state = State::Idle;
     }
 
-    /// Returns whether the member still needs the rest of the request: it has not completed its response.
-    pub fn wants_request(&self) -> bool {
-        matches!(self.state, State::Head(_) | State::Body(_)) && !self.request_complete
-    }
-
     /// Returns whether the request has the method HEAD, so that its response has no body.
     pub fn is_to_head(&self) -> bool {
         self.is_head

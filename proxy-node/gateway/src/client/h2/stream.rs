@@ -41,7 +41,7 @@ pub(super) struct Side {
     pub(super) awaits_continue: bool,
     /// All payload of the request was taken.
     pub(super) is_complete: bool,
-    /// The exchange has been told so.
+    /// The exchange has got the end of the request.
     is_end_passed: bool,
     /// The final response has begun.
     is_answered: bool,
