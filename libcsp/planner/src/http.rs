@@ -81,18 +81,17 @@ fn check_service(http: &Http, at: &str, problems: &mut Problems) {
     for (index, route) in http.routes.iter().enumerate() {
         check_route(route, &format!("{at}.routes[{index}]"), problems);
     }
-    // Each alone says all that is wrong; together they have bounds.
     let specs: Vec<RouteSpec> = http.routes.iter().map(route_spec).collect();
-    let mistakes = specs.iter().map(|spec| Routes::compile(std::slice::from_ref(spec)).err());
-    let mut wrong = false;
-    for (index, mistake) in mistakes.enumerate() {
-        if let Some(mistake) = mistake {
-            wrong = true;
-            problems.add(place(&format!("{at}.routes[{index}]"), &mistake.what), mistake.what.to_string());
-        }
+    let Err(first) = Routes::compile(&specs) else { return };
+    // Each alone says all that is wrong; together they have bounds.
+    let alone = specs.iter().map(|spec| Routes::compile(std::slice::from_ref(spec)).err());
+    let mut wrong: Vec<(usize, RouteMistake)> =
+        alone.enumerate().filter_map(|(index, mistake)| Some((index, mistake?.what))).collect();
+    if wrong.is_empty() {
+        wrong.push((first.route, first.what));
     }
-    if !wrong && let Err(mistake) = Routes::compile(&specs) {
-        problems.add(format!("{at}.routes[{}]", mistake.route), mistake.what.to_string());
+    for (index, mistake) in wrong {
+        problems.add(place(&format!("{at}.routes[{index}]"), &mistake), mistake.to_string());
     }
 }
 

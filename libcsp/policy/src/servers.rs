@@ -450,7 +450,7 @@ fn some_port<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, 
     port(deserializer).map(Some)
 }
 
-fn weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
+pub(crate) fn weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
     Ok(number(deserializer, 0, WEIGHT_MAX.into(), "a weight")? as u16)
 }
 
@@ -475,12 +475,12 @@ fn times<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
     Ok(number(deserializer, 1, 100, "a number of checks")? as u8)
 }
 
-const fn one() -> u16 {
+pub(crate) const fn one() -> u16 {
     1
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
-const fn is_one(weight: &u16) -> bool {
+pub(crate) const fn is_one(weight: &u16) -> bool {
     *weight == 1
 }
 

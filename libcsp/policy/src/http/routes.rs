@@ -1,12 +1,12 @@
 //! Routes: which requests fall under one, and what happens to them.
 
-use csp_config::{number, serde_prefixes};
+use csp_config::serde_prefixes;
 use csp_types::Prefix;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use super::RouteTimeouts;
-use crate::WEIGHT_MAX;
 use crate::framing::is_default;
+use crate::servers::{is_one, one, weight};
 
 /// A route. A request falls under it if everything matches that it names; of several the most specific one
 /// counts (docs/http.md).
@@ -200,19 +200,6 @@ impl Route {
         let text = serde_json::to_string(self).unwrap_or_default();
         text.replace('"', "")
     }
-}
-
-fn weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
-    Ok(number(deserializer, 0, WEIGHT_MAX.into(), "a weight")? as u16)
-}
-
-const fn one() -> u16 {
-    1
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
-const fn is_one(weight: &u16) -> bool {
-    *weight == 1
 }
 
 const fn moved() -> u16 {
