@@ -357,6 +357,16 @@ impl Cluster {
         self.run_accelerated("upload", "/usr/bin/python3", &[&script.to_string_lossy(), "0.0.0.0", &port])
     }
 
+    /// Starts a plain server on the client's host, program `outside`: Python's http.server with `www` of the
+    /// scratch folder.
+    pub fn start_outside(&mut self, port: u16) -> Result<()> {
+        let www = self.scratch().join("www").to_string_lossy().into_owned();
+        let mut server = self.client.command("/usr/bin/python3");
+        server.args(["-m", "http.server", &port.to_string(), "--bind", configs::CLIENT_ADDRESS]);
+        server.args(["--directory", &www]);
+        self.spawn("outside", server)
+    }
+
     /// Runs `cspctl` on the management host; returns its standard output.
     pub fn cspctl(&self, arguments: &[&str]) -> Result<String> {
         let binary = self.binary("cspctl").to_string_lossy().into_owned();

@@ -140,10 +140,7 @@ fn serve(cluster: &mut Cluster) {
     cluster.start_nginx().unwrap();
     cluster.start_upload().unwrap();
     cluster.run_accelerated("ws", "/usr/bin/python3", &[&echo.to_string_lossy()]).unwrap();
-    let mut server = cluster.client.command("/usr/bin/python3");
-    server.args(["-m", "http.server", &PLAIN_SERVER.to_string(), "--bind", CLIENT_ADDRESS]);
-    server.current_dir(cluster.scratch().join("www"));
-    cluster.spawn("plain", server).unwrap();
+    cluster.start_outside(PLAIN_SERVER).unwrap();
     let file = cluster.scratch().join("http.yaml");
     fs::write(&file, policy()).unwrap();
     cluster.cspctl(&["policy", "apply", &file.to_string_lossy()]).unwrap();

@@ -70,10 +70,7 @@ fn serve(cluster: &mut Cluster) {
     cluster.start_daemons().unwrap();
     cluster.start_nginx().unwrap();
     cluster.start_upload().unwrap();
-    let mut server = cluster.client.command("/usr/bin/python3");
-    server.args(["-m", "http.server", &PLAIN_SERVER.to_string(), "--bind", CLIENT_ADDRESS]);
-    server.current_dir(cluster.scratch().join("www"));
-    cluster.spawn("plain", server).unwrap();
+    cluster.start_outside(PLAIN_SERVER).unwrap();
     apply(cluster, &policy("rsa.csp.test")).unwrap();
     cluster.wait_served().unwrap();
     for port in [WEB, UPLOAD, PLAIN, MODERN] {

@@ -21,11 +21,7 @@ fn keep_kernel_from_the_lan(cluster: &Cluster) {
 
 /// A program of the application host opens a connection by the egress rule.
 fn egress(cluster: &mut Cluster) {
-    let folder = cluster.scratch().join("www").to_string_lossy().into_owned();
-    let port = OUTSIDE_PORT.to_string();
-    let mut server = cluster.client.command("/usr/bin/python3");
-    server.args(["-m", "http.server", &port, "--bind", CLIENT_ADDRESS, "--directory", &folder]);
-    cluster.spawn("outside", server).unwrap();
+    cluster.start_outside(OUTSIDE_PORT).unwrap();
     let (run, agent) = (cluster.binary("csp-run"), cluster.scratch().join("run/agent.sock"));
     let filter = cluster.scratch().join("run/libcsp_sockfilter.so");
     let got = cluster.scratch().join("got");
