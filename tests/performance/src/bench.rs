@@ -14,10 +14,12 @@
 //! [`report`].
 
 pub mod contender;
+pub mod h2load;
 pub mod hold;
 pub mod offer;
 pub mod page;
 pub mod report;
+pub mod secure;
 pub mod work;
 
 use std::path::{Path, PathBuf};
@@ -128,8 +130,9 @@ fn measure(
             progress(&format!("{}: {}: the peak to halve", layout.name(), work.name()));
             rate = Some(half_of_peak(cluster, &able, plan.seconds)?);
         }
-        for round in 0..plan.rounds as usize {
-            progress(&format!("{}: {}: round {} of {}", layout.name(), work.name(), round + 1, plan.rounds));
+        let rounds = if work.is_memory() { 1 } else { plan.rounds };
+        for round in 0..rounds as usize {
+            progress(&format!("{}: {}: round {} of {rounds}", layout.name(), work.name(), round + 1));
             for turn in 0..able.len() {
                 // Each round begins with another contender: nobody always runs on a warm machine.
                 let at = (turn + round) % able.len();
@@ -148,7 +151,8 @@ fn measure(
 /// Returns half of what HAProxy does at most for the open loop's requests (a second), or half of the
 /// slowest's if it is not there.
 fn half_of_peak(cluster: &Cluster, able: &[&Running], seconds: u32) -> Result<u32> {
-    let reference = able.iter().find(|one| one.contender == Contender::HaproxyTcp).or(able.last());
+    let of = |wanted: Contender| able.iter().find(move |one| one.contender == wanted);
+    let reference = of(Contender::HaproxyTcp).or(of(Contender::HaproxyHttp)).or(able.last());
     let reference = reference.context("no contender does this work")?;
     let sample = Work::KEPT_SMALL.run(cluster, reference, seconds, None)?;
     if sample.requests_per_second < 2.0 {

@@ -12,7 +12,8 @@ use csp_cluster::steady::children;
 use csp_cluster::{Cluster, Host, Process, Tier, VIP, cpu_ns_of_all, wait_until};
 
 use super::work::Work;
-use super::{Layout, Plan};
+use super::{Layout, Plan, secure};
+use crate::memory::Resident;
 
 const START: Duration = Duration::from_secs(15);
 /// The client and the host that it reaches without the platform are joined by a network of their own.
@@ -96,7 +97,17 @@ impl Contender {
     /// Returns whether a work is asked of it: the second nginx is for answers that are copied.
     #[must_use]
     pub fn does(self, work: Work) -> bool {
-        self != Contender::DirectCopied || work.is_large()
+        match self {
+            Contender::DirectCopied => work.is_large() && !work.is_secure(),
+            _ => self.reads_http() || !(work.is_secure() || work.is_memory()),
+        }
+    }
+
+    /// Returns whether this is a proxy of HTTP, with TLS and HTTP/2.
+    #[must_use]
+    pub const fn reads_http(self) -> bool {
+        use Contender::{CspHttp, CspHttpPlain, HaproxyHttp, HaproxyHttp2, NginxHttp};
+        matches!(self, CspHttp | CspHttpPlain | HaproxyHttp | HaproxyHttp2 | NginxHttp)
     }
 
     /// Returns whether this is this platform.
@@ -122,6 +133,11 @@ impl Contender {
             Contender::CspHttpPlain => 85,
         }
     }
+
+    /// Returns the port with TLS.
+    const fn secure_port(self) -> u16 {
+        self.port() + 400
+    }
 }
 
 /// A contender that answers.
@@ -131,6 +147,8 @@ pub struct Running {
     pub contender: Contender,
     /// Its address and port, as in a URL.
     pub authority: String,
+    /// The same with TLS, if it reads HTTP.
+    pub secure: String,
     /// Processes whose processor time is a request's, by the tier that they are.
     tiers: Vec<(&'static str, Vec<u32>)>,
     process: Option<Process>,
@@ -149,6 +167,16 @@ impl Running {
     pub fn processor_ns(&self) -> Result<Vec<u64>> {
         let of_tier = |pids: &Vec<u32>| pids.iter().try_fold(0, |sum, pid| Ok(sum + cpu_ns_of_all(*pid)?));
         self.tiers.iter().map(|(_, pids)| of_tier(pids)).collect()
+    }
+
+    /// Returns the memory of what stands at the edge, in bytes.
+    ///
+    /// # Errors
+    /// A process has ended.
+    pub fn resident(&self) -> Result<u64> {
+        let at_edge = self.tiers.iter().filter(|(tier, _)| !matches!(*tier, "application" | "agent"));
+        let mut pids = at_edge.flat_map(|(_, pids)| pids);
+        pids.try_fold(0, |sum, pid| Ok(sum + Resident::of(*pid)?.total()))
     }
 
     pub(super) fn stop(mut self) -> Result<()> {
@@ -170,6 +198,7 @@ pub fn start(cluster: &mut Cluster, layout: Layout, plan: &Plan) -> Result<(Vec<
             fs::write(path, text)?;
         }
     }
+    secure::make_certificate(cluster)?;
     cluster.start_daemons()?;
     let policy = cluster.scratch().join("bench.yaml");
     fs::write(&policy, policy_text())?;
@@ -196,8 +225,9 @@ pub fn start(cluster: &mut Cluster, layout: Layout, plan: &Plan) -> Result<(Vec<
             Contender::CspHttp => all.push(accelerated(cluster, *contender)?),
             Contender::CspHttpPlain => {
                 let tiers = behind.as_ref().map(|one| one.tiers.clone()).unwrap_or_default();
-                let authority = format!("{VIP}:{}", contender.port());
-                all.push(Running { contender: *contender, authority, tiers, process: None });
+                let [authority, secure] =
+                    [contender.port(), contender.secure_port()].map(|port| format!("{VIP}:{port}"));
+                all.push(Running { contender: *contender, authority, secure, tiers, process: None });
             }
             Contender::NginxStream if !Path::new(STREAM_MODULE).exists() => {
                 eprintln!("nginx's stream module is not installed (libnginx-mod-stream): left out");
@@ -281,8 +311,12 @@ fn policy_text() -> String {
     let [plain, http, http_plain] =
         [Contender::CspPlain, Contender::CspHttp, Contender::CspHttpPlain].map(Contender::port);
     let front = |name: &str, port: u16, to: &str| {
+        let (http, secure) =
+            (format!("http: {{routes: [{{name: all, to: [{{service: {to}}}]}}]}}"), port + 400);
         format!(
-            "  - {{name: {name}, vip: {VIP}, port: {port}, http: {{routes: [{{name: all, to: [{{service: {to}}}]}}]}}}}\n"
+            "  - {{name: {name}, vip: {VIP}, port: {port}, {http}}}\n  - {{name: {name}-tls, vip: {VIP}, port: {secure}, \
+             tls: {{certificates: [{}]}}, {http}}}\n",
+            secure::NAME
         )
     };
     let services = format!(
@@ -305,7 +339,8 @@ fn accelerated(cluster: &mut Cluster, contender: Contender) -> Result<Running> {
     }
     let agent = cluster.daemon(Tier::AppNode).map(|process| process.pid()).context("no agent")?;
     tiers.push(("agent", vec![agent]));
-    Ok(Running { contender, authority: format!("{VIP}:{}", contender.port()), tiers, process: None })
+    let [authority, secure] = [contender.port(), contender.secure_port()].map(|port| format!("{VIP}:{port}"));
+    Ok(Running { contender, authority, secure, tiers, process: None })
 }
 
 /// Starts an nginx on kernel TCP.
@@ -316,7 +351,8 @@ fn plain(cluster: &Cluster, sink: &Sink, contender: Contender) -> Result<Running
     command.arg("-c").arg(conf);
     let process = Process::spawn("nginx", command, &cluster.scratch().join(format!("log/nginx-{port}.log")))?;
     let tiers = vec![("application", vec![worker_of(process.pid())?])];
-    Ok(Running { contender, authority: format!("{SERVER}:{port}"), tiers, process: Some(process) })
+    let (authority, secure) = (format!("{SERVER}:{port}"), String::new());
+    Ok(Running { contender, authority, secure, tiers, process: Some(process) })
 }
 
 /// Starts an nginx on kernel TCP on the LAN, that is on the client's host, which the platform serves.
@@ -330,7 +366,8 @@ fn behind(cluster: &mut Cluster, sink: &Sink) -> Result<Running> {
     let of_platform = accelerated(cluster, contender)?.tiers.into_iter();
     let mut tiers = vec![("application", vec![worker_of(process.pid())?])];
     tiers.extend(of_platform.filter(|(tier, _)| !matches!(*tier, "application" | "agent")));
-    Ok(Running { contender, authority: format!("{VIP}:{port}"), tiers, process: Some(process) })
+    let (authority, secure) = (format!("{VIP}:{port}"), String::new());
+    Ok(Running { contender, authority, secure, tiers, process: Some(process) })
 }
 
 /// Starts a proxy in front of the nginx on kernel TCP, whose tier is the first of its own.
@@ -350,7 +387,7 @@ fn proxy(
     let (program, text) = match contender {
         Contender::NginxStream => ("nginx", stream_conf(cluster.scratch(), port, &server)),
         Contender::NginxHttp => ("nginx", http_conf(cluster.scratch(), port, &server)),
-        _ => ("haproxy", haproxy_conf(contender, port, &server)),
+        _ => ("haproxy", haproxy_conf(cluster.scratch(), contender, &server)),
     };
     fs::write(&conf, text)?;
     let mut command = host.command(program);
@@ -365,10 +402,12 @@ fn proxy(
         _ => process.pid(),
     };
     tiers.push(("proxy", vec![pid]));
-    Ok(Running { contender, authority: format!("{EDGE}:{port}"), tiers, process: Some(process) })
+    let [authority, secure] = [port, contender.secure_port()].map(|port| format!("{EDGE}:{port}"));
+    Ok(Running { contender, authority, secure, tiers, process: Some(process) })
 }
 
-fn haproxy_conf(contender: Contender, port: u16, server: &str) -> String {
+fn haproxy_conf(scratch: &Path, contender: Contender, server: &str) -> String {
+    let port = contender.port();
     let threads = 1 + u8::from(matches!(contender, Contender::HaproxyTcp2 | Contender::HaproxyHttp2));
     let mode = match contender {
         Contender::HaproxyHttp | Contender::HaproxyHttp2 => "http",
@@ -376,9 +415,14 @@ fn haproxy_conf(contender: Contender, port: u16, server: &str) -> String {
     };
     // Kept-alive connections to the server, as with the others.
     let reuse = if mode == "http" { "  http-reuse always\n" } else { "" };
+    let (secure, both) = (contender.secure_port(), scratch.join("haproxy.pem"));
+    let bind = match mode {
+        "http" => format!("  bind :{secure} backlog 4096 ssl crt {} alpn h2,http/1.1\n", both.display()),
+        _ => String::new(),
+    };
     format!(
-        "global\n  nbthread {threads}\n  maxconn 8000\ndefaults\n  mode {mode}\n  timeout connect 5s\n  timeout client 60s\n  \
-         timeout server 60s\n{reuse}listen web\n  bind :{port} backlog 4096\n  server one {server}\n"
+        "global\n  nbthread {threads}\n  maxconn 9500\ndefaults\n  mode {mode}\n  timeout connect 5s\n  timeout client 60s\n  \
+         timeout server 60s\n{reuse}listen web\n  bind :{port} backlog 4096\n{bind}  server one {server}\n"
     )
 }
 
@@ -392,16 +436,18 @@ fn stream_conf(scratch: &Path, port: u16, server: &str) -> String {
 }
 
 fn http_conf(scratch: &Path, port: u16, server: &str) -> String {
-    let dir = scratch.display();
+    let (dir, secure, name) = (scratch.display(), Contender::NginxHttp.secure_port(), secure::NAME);
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("{kind}_temp_path {dir}/{kind}-{port}; "))
         .concat();
     format!(
         "user www-data;\nworker_processes 1;\nworker_rlimit_nofile 20000;\ndaemon off;\npid {dir}/http.pid;\n\
-         error_log {dir}/http-error.log notice;\nevents {{ worker_connections 10000; }}\n\
+         error_log {dir}/http-error.log notice;\nevents {{ worker_connections 19000; }}\n\
          http {{ access_log off; {temporary}keepalive_requests 100000000; client_max_body_size 64m;\n\
          upstream one {{ server {server}; keepalive 128; keepalive_requests 100000000; }}\n\
-         server {{ listen {port} backlog=4096; location / {{ proxy_pass http://one; proxy_http_version 1.1;\n\
+         ssl_certificate {dir}/tls/{name}.pem; ssl_certificate_key {dir}/tls/{name}.key; ssl_protocols TLSv1.2 TLSv1.3;\n\
+         ssl_session_cache shared:tls:10m;\n\
+         server {{ listen {port} backlog=4096; listen {secure} ssl http2 backlog=4096; location / {{ proxy_pass http://one; proxy_http_version 1.1;\n\
          proxy_set_header Connection \"\"; proxy_buffering off; proxy_request_buffering off; }} }} }}\n"
     )
 }

@@ -19,6 +19,10 @@ pub fn text(report: &Report) -> String {
         for row in &section.rows {
             let Sample { requests_per_second: rate, latency_us: [p50, p90, p99], .. } = row.median;
             let name = row.contender;
+            if let Some(bytes) = row.median.memory {
+                let _ = writeln!(out, "  {name:<28} {bytes:>9.0} bytes a connection");
+                continue;
+            }
             let _ =
                 write!(out, "  {name:<28} {rate:>9.0}/s  p50 {p50:>7.0} p90 {p90:>7.0} p99 {p99:>7.0} µs  ");
             let _ = writeln!(out, "{}", processor(&row.median));

@@ -20,6 +20,8 @@ pub struct Sample {
     /// Processor time a request by tier, user and system, in microseconds. What the kernel does in interrupts
     /// is nobody's.
     pub processor_us: Vec<(String, f64)>,
+    /// Memory of the processes at the edge, by connection, in bytes, where that is measured.
+    pub memory: Option<f64>,
     /// What went wrong: there is no ratio then.
     pub wrong: Option<String>,
 }
@@ -38,6 +40,7 @@ impl Sample {
             requests_per_second: rate,
             latency_us: [percentile("50%")?, percentile("90%")?, percentile("99%")?],
             processor_us: Vec::new(),
+            memory: None,
             wrong: report.lines().find(is_wrong).map(|line| line.trim().to_owned()).or(nothing),
         })
     }
@@ -57,6 +60,10 @@ pub enum Measure {
     P99,
     /// The application's processor time a request.
     ApplicationTime,
+    /// The processor time a request of what stands at the edge.
+    EdgeTime,
+    /// Memory of a connection.
+    Memory,
 }
 
 impl Measure {
@@ -69,6 +76,8 @@ impl Measure {
             Measure::P90 => "p90",
             Measure::P99 => "p99",
             Measure::ApplicationTime => "application's processor time",
+            Measure::EdgeTime => "edge's processor time",
+            Measure::Memory => "memory",
         }
     }
 
@@ -83,6 +92,11 @@ impl Measure {
                 .iter()
                 .find(|(tier, _)| tier == "application")
                 .map_or(f64::NAN, |(_, us)| *us),
+            Measure::EdgeTime => {
+                let at_edge = |tier: &str| tier != "application" && tier != "agent";
+                sample.processor_us.iter().filter(|(tier, _)| at_edge(tier)).map(|(_, us)| us).sum()
+            }
+            Measure::Memory => sample.memory.unwrap_or(f64::NAN),
         }
     }
 }
@@ -113,6 +127,7 @@ impl Row {
             requests_per_second: of(&|sample| sample.requests_per_second),
             latency_us: [0, 1, 2].map(|at| of(&|sample| sample.latency_us[at])),
             processor_us: tiers.into_iter().enumerate().map(|(at, (name, _))| (name, tier(at))).collect(),
+            memory: rounds.first().and_then(|sample| sample.memory),
             wrong: rounds.iter().find_map(|sample| sample.wrong.clone()),
         };
         let key = (layout, work, contender);
@@ -192,7 +207,8 @@ impl Report {
                     Contender::CspHttp | Contender::CspHttpPlain => bars_of_http(work, to),
                     _ => bars_of_plain(layout, work, self.edge, to),
                 };
-                if !measures.iter().any(|(measure, _)| *measure == Measure::Rate) && !work.is_open_loop() {
+                let has_rate = !work.is_open_loop() && !work.is_memory();
+                if has_rate && !measures.iter().any(|(measure, _)| *measure == Measure::Rate) {
                     measures.insert(0, (Measure::Rate, None));
                 }
                 ratios.extend(measures.into_iter().map(|(measure, bar)| ratio(own, other, measure, bar)));
@@ -282,8 +298,20 @@ fn bars_of_plain(layout: Layout, work: Work, edge: bool, to: Contender) -> Vec<(
 /// As [`bars`], of requests that this platform reads.
 fn bars_of_http(work: Work, to: Contender) -> Vec<(Measure, Option<f64>)> {
     match (work, to) {
+        (Work::OpenLoop, Contender::HaproxyHttp) => vec![(Measure::P90, None), (Measure::P99, Some(1.0))],
         _ if work.is_open_loop() => vec![(Measure::P90, None), (Measure::P99, None)],
-        (Work::Kept("100B" | "16KiB", _), Contender::HaproxyHttp) => vec![(Measure::Rate, Some(1.3))],
+        (Work::Kept("100B" | "16KiB", 64), Contender::HaproxyHttp) => {
+            vec![
+                (Measure::Rate, Some(1.3)),
+                (Measure::EdgeTime, Some(0.8)),
+                (Measure::ApplicationTime, Some(0.5)),
+            ]
+        }
+        (Work::Http2(..), Contender::HaproxyHttp) => vec![(Measure::Rate, Some(0.8))],
+        (Work::Handshakes(_), Contender::NginxHttp) => vec![(Measure::Rate, Some(1.0))],
+        (Work::TlsKept("1MiB", _), Contender::NginxHttp) => vec![(Measure::Rate, Some(0.9))],
+        (Work::Memory(_), Contender::HaproxyHttp) => vec![(Measure::Memory, Some(1.0))],
+        (Work::Memory(_), _) => vec![(Measure::Memory, None)],
         _ => Vec::new(),
     }
 }
@@ -371,6 +399,7 @@ Transfer/sec:     24.78MB
             requests_per_second: *rate,
             latency_us: [1.0; 3],
             processor_us: vec![("application".to_owned(), 1e6 / rate)],
+            memory: None,
             wrong: wrong.map(str::to_owned),
         };
         Row::new(Layout::OneHost, Work::KEPT_SMALL, contender, rates.iter().map(sample).collect())

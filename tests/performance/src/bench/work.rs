@@ -12,9 +12,11 @@ use anyhow::{Context, Result, bail};
 use csp_cluster::{Cluster, Digest, WRK_PATIENCE, testing, wait_until};
 
 use super::contender::Running;
+use super::hold::Protocol;
 use super::offer::Offered;
-use super::own_folder;
 use super::report::Sample;
+use super::secure::{self, AT_ONCE};
+use super::{h2load, own_folder};
 
 /// Files that are asked for: name and length in bytes.
 const FILES: [(&str, usize); 4] =
@@ -23,6 +25,8 @@ const FILES: [(&str, usize); 4] =
 const UPLOAD_LEN: usize = 16 << 20;
 /// Connections that are held open and idle beside 64 active ones.
 const IDLE: u32 = 1000;
+/// Idle connections whose memory is measured: HAProxy wants two descriptors for each, of 20,000.
+const HELD_MANY: u32 = 9000;
 /// Connections of the open loop.
 const OPEN_LOOP_CONNECTIONS: u32 = 64;
 /// SPECweb99's static files: the share of each class in requests (of 1,000), and the length of its smallest
@@ -31,7 +35,7 @@ const CLASSES: [(u32, usize); 4] = [(350, 102), (500, 1024), (140, 10_240), (10,
 /// How often each of a class' nine files is asked for, of 1,000 (SPECweb99's access distribution within a
 /// class).
 const WITHIN_CLASS: [u32; 9] = [39, 59, 88, 177, 353, 118, 71, 50, 45];
-const IDLE_DEADLINE: Duration = Duration::from_secs(15);
+const IDLE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A kind of load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +52,14 @@ pub enum Work {
     Mix(u32),
     /// Requests at a fixed rate, half of what HAProxy does at most, whatever is answered.
     OpenLoop,
+    /// As `Kept`, over TLS.
+    TlsKept(&'static str, u32),
+    /// A connection with TLS for each request, its handshake full or resumed.
+    Handshakes(secure::Kind),
+    /// HTTP/2 over TLS: so many connections with so many streams each.
+    Http2(&'static str, u32, u32),
+    /// The memory of idle connections.
+    Memory(Protocol),
 }
 
 impl Work {
@@ -66,6 +78,17 @@ impl Work {
         Work::BesideIdle,
         Work::Mix(64),
         Work::OpenLoop,
+    ];
+    /// Those of TLS and HTTP/2, of contenders that read HTTP.
+    pub const SECURE: [Work; 8] = [
+        Work::TlsKept("100B", 64),
+        Work::TlsKept("1MiB", 16),
+        Work::Http2("100B", 8, 100),
+        Work::Handshakes(secure::Kind::Full),
+        Work::Handshakes(secure::Kind::Resumed),
+        Work::Memory(Protocol::Http1),
+        Work::Memory(Protocol::Tls),
+        Work::Memory(Protocol::Http2),
     ];
     /// Those of the quick bench.
     pub const QUICK: [Work; 6] = [
@@ -88,6 +111,14 @@ impl Work {
             Work::BesideIdle => format!("100B, 64 kept beside {IDLE} idle"),
             Work::Mix(connections) => format!("SPECweb99 static mix, {connections} kept"),
             Work::OpenLoop => "100B, open loop at half of HAProxy's peak".to_owned(),
+            Work::TlsKept(file, connections) => format!("{file} over TLS, {connections} kept"),
+            Work::Handshakes(kind) => {
+                format!("100B over TLS, a connection each, {} handshakes, {AT_ONCE} at once", kind.name())
+            }
+            Work::Http2(file, connections, streams) => {
+                format!("{file} by HTTP/2 over TLS, {connections} connections of {streams} streams")
+            }
+            Work::Memory(protocol) => format!("memory of {HELD_MANY} idle connections, {}", protocol.name()),
         }
     }
 
@@ -101,6 +132,10 @@ impl Work {
             Work::BesideIdle => "idle".to_owned(),
             Work::Mix(_) => "mix".to_owned(),
             Work::OpenLoop => "open-loop".to_owned(),
+            Work::TlsKept(file, connections) => format!("tls-{file}-{connections}").to_lowercase(),
+            Work::Handshakes(kind) => format!("handshakes-{}", kind.name()),
+            Work::Http2(file, _, streams) => format!("h2-{file}-{streams}").to_lowercase(),
+            Work::Memory(protocol) => format!("memory-{}", protocol.key()),
         }
     }
 
@@ -108,6 +143,18 @@ impl Work {
     #[must_use]
     pub fn is_large(self) -> bool {
         matches!(self, Work::Kept("16KiB" | "64KiB" | "1MiB", _) | Work::Mix(_))
+    }
+
+    /// Returns whether it goes over TLS, or by HTTP/2.
+    #[must_use]
+    pub fn is_secure(self) -> bool {
+        Work::SECURE.contains(&self) && self != Work::Memory(Protocol::Http1)
+    }
+
+    /// Returns whether memory is measured, which a second round would find already there.
+    #[must_use]
+    pub fn is_memory(self) -> bool {
+        matches!(self, Work::Memory(_))
     }
 
     pub(super) fn is_open_loop(self) -> bool {
@@ -122,8 +169,12 @@ impl Work {
         let www = cluster.scratch().join("www");
         let to = cluster.scratch().join("verified");
         let mut files = match self {
-            Work::Kept(file, _) | Work::Each(file, _) => vec![file.to_owned()],
-            Work::BesideIdle | Work::OpenLoop => vec!["100B".to_owned()],
+            Work::Kept(file, _) | Work::Each(file, _) | Work::TlsKept(file, _) | Work::Http2(file, ..) => {
+                vec![file.to_owned()]
+            }
+            Work::BesideIdle | Work::OpenLoop | Work::Handshakes(_) | Work::Memory(_) => {
+                vec!["100B".to_owned()]
+            }
             Work::Mix(_) => mix().map(|(name, ..)| name).collect(),
             Work::Upload(_) => {
                 let sent = cluster.scratch().join("upload");
@@ -136,11 +187,21 @@ impl Work {
             }
         };
         for file in files.drain(..) {
-            let url = format!("http://{}/{file}", running.authority);
-            cluster.client.run("curl", &["-sSf", "-m", "30", "-o", &to.to_string_lossy(), &url])?;
+            let url = format!("{}/{file}", self.base(running));
+            let version = if matches!(self, Work::Http2(..)) { "--http2" } else { "--http1.1" };
+            let path = to.to_string_lossy();
+            cluster.client.run("curl", &["-sSfk", version, "-m", "30", "-o", &path, &url])?;
             same(running, &to, &www.join(&file))?;
         }
         Ok(())
+    }
+
+    /// Returns how the contender's URLs begin.
+    fn base(self, running: &Running) -> String {
+        match self.is_secure() {
+            true => format!("https://{}", running.secure),
+            false => format!("http://{}", running.authority),
+        }
     }
 
     /// Loads a contender for so many seconds; `rate` is the open loop's, in requests a second.
@@ -155,12 +216,18 @@ impl Work {
         rate: Option<u32>,
     ) -> Result<Sample> {
         let held = match self {
-            Work::BesideIdle => Some(Held::open(cluster, running, IDLE)?),
+            Work::BesideIdle => Some(Held::open(cluster, &running.authority, IDLE, Protocol::Http1)?),
+            Work::Memory(protocol) => return self.memory(cluster, running, protocol),
             _ => None,
         };
         let before = running.processor_ns()?;
         let mut sample = match (self, rate) {
             (Work::OpenLoop, Some(rate)) => self.offer(cluster, running, seconds, rate)?,
+            (Work::Handshakes(kind), _) => secure::ask(cluster, running, seconds, kind)?,
+            (Work::Http2(file, connections, streams), _) => {
+                let url = format!("{}/{file}", self.base(running));
+                h2load::run(cluster, &url, seconds, connections, streams)?
+            }
             _ => self.wrk(cluster, running, seconds)?,
         };
         let requests = (sample.requests_per_second * f64::from(seconds)).max(1.0);
@@ -173,19 +240,31 @@ impl Work {
         Ok(sample)
     }
 
+    /// Holds connections, and divides the memory of the contender's processes at the edge by their number.
+    fn memory(self, cluster: &Cluster, running: &Running, protocol: Protocol) -> Result<Sample> {
+        let authority = if self.is_secure() { &running.secure } else { &running.authority };
+        let held = Held::open(cluster, authority, HELD_MANY, protocol)?;
+        let resident = running.resident()?;
+        held.close()?;
+        Ok(Sample { memory: Some(resident as f64 / f64::from(HELD_MANY)), ..Sample::default() })
+    }
+
     fn wrk(self, cluster: &Cluster, running: &Running, seconds: u32) -> Result<Sample> {
         let script = cluster.scratch().join(format!("{}.lua", self.key()));
         let (path, connections, lua) = match self {
-            Work::Kept(file, connections) => (file, connections, None),
+            Work::Kept(file, connections) | Work::TlsKept(file, connections) => (file, connections, None),
             Work::Each(file, at_once) => {
                 (file, at_once, Some("wrk.headers[\"Connection\"] = \"close\"\n".to_owned()))
             }
             Work::Upload(connections) => ("sink/uploaded", connections, Some(upload_script(cluster))),
-            Work::BesideIdle | Work::OpenLoop => ("100B", 64, None),
+            // The last three have tools of their own.
+            Work::BesideIdle | Work::OpenLoop | Work::Handshakes(_) | Work::Http2(..) | Work::Memory(_) => {
+                ("100B", 64, None)
+            }
             Work::Mix(connections) => ("", connections, Some(mix_script())),
         };
         let (connections, duration) = (format!("-c{connections}"), format!("-d{seconds}s"));
-        let url = format!("http://{}/{path}", running.authority);
+        let url = format!("{}/{path}", self.base(running));
         let mut arguments = vec!["-t1", &connections, &duration, WRK_PATIENCE, "--latency"];
         let script_path = script.to_string_lossy().into_owned();
         if let Some(lua) = lua {
@@ -268,12 +347,12 @@ fn upload_script(cluster: &Cluster) -> String {
 struct Held(Child);
 
 impl Held {
-    fn open(cluster: &Cluster, running: &Running, count: u32) -> Result<Self> {
+    fn open(cluster: &Cluster, authority: &str, count: u32, protocol: Protocol) -> Result<Self> {
         let tool = own_folder()?.join("csp-bench");
         let ready = cluster.scratch().join("held");
         let _ = fs::remove_file(&ready);
         let mut command = cluster.client.command(&tool.to_string_lossy());
-        command.args(["hold", &running.authority, "/100B", &count.to_string()]).arg(&ready);
+        command.args(["hold", authority, "/100B", &count.to_string()]).arg(&ready).arg(protocol.key());
         let held = Held(command.stdin(Stdio::piped()).spawn()?);
         let began = Instant::now();
         wait_until("idle connections", IDLE_DEADLINE, || ready.exists().then_some(()))
@@ -310,9 +389,9 @@ mod tests {
 
     #[test]
     fn every_work_is_chosen_by_a_key_of_its_own() {
-        let mut keys: Vec<String> = Work::ALL.iter().map(|work| work.key()).collect();
+        let mut keys: Vec<String> = Work::ALL.iter().chain(&Work::SECURE).map(|work| work.key()).collect();
         keys.sort();
         keys.dedup();
-        assert_eq!(keys.len(), Work::ALL.len());
+        assert_eq!(keys.len(), Work::ALL.len() + Work::SECURE.len());
     }
 }

@@ -12,7 +12,7 @@ use csp_cluster::Far;
 use csp_performance::bench::contender::Contender;
 use csp_performance::bench::offer::Offer;
 use csp_performance::bench::work::Work;
-use csp_performance::bench::{self, Layout, Plan, hold, offer, page};
+use csp_performance::bench::{self, Layout, Plan, hold, offer, page, secure};
 
 /// Compares requests through this platform with nginx reached directly and through HAProxy and nginx's stream
 /// module: all serve the same files, take turns in every round, and are compared within a round. Needs root.
@@ -61,7 +61,9 @@ struct Run {
     #[arg(long, value_enum)]
     contender: Vec<Contender>,
     /// What is asked, by key: 100b-64, 100b-256, 16kib-64, 64kib-32, 1mib-16, upload, 100b-each, 100b-1,
-    /// idle, mix, open-loop.
+    /// idle, mix, open-loop; of proxies that read HTTP also tls-100b-64, tls-1mib-16, h2-100b-100,
+    /// handshakes-full, handshakes-resumed, memory-http1, memory-tls, memory-http2, which are not part of
+    /// all.
     #[arg(long, value_parser = work)]
     work: Vec<Work>,
     /// Rounds of each work.
@@ -105,6 +107,21 @@ enum Command {
         count: u32,
         /// File that is created when all are open.
         ready: PathBuf,
+        /// What they speak.
+        #[arg(value_enum, default_value_t = hold::Protocol::Http1)]
+        protocol: hold::Protocol,
+    },
+    /// Makes connections with TLS, each with one request; prints JSON.
+    Handshakes {
+        /// Address and port of the server.
+        server: SocketAddr,
+        /// Path of the request.
+        path: String,
+        /// Seconds.
+        seconds: u64,
+        /// Their kind.
+        #[arg(value_enum)]
+        kind: secure::Kind,
     },
 }
 
@@ -121,8 +138,9 @@ enum Form {
 }
 
 fn work(key: &str) -> Result<Work, String> {
-    let known = || Work::ALL.map(|work| work.key()).join(", ");
-    Work::ALL.into_iter().find(|work| work.key() == key).ok_or_else(|| format!("there is {}", known()))
+    let all = || Work::ALL.into_iter().chain(Work::SECURE);
+    let known = || all().map(|work| work.key()).collect::<Vec<_>>().join(", ");
+    all().find(|work| work.key() == key).ok_or_else(|| format!("there is {}", known()))
 }
 
 fn main() -> ExitCode {
@@ -144,8 +162,12 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
             println!("{}", serde_json::to_string(&offered)?);
             Ok(true)
         }
-        Some(Command::Hold { server, path, count, ready }) => {
-            hold::run(server, &path, count, &ready).map(|()| true)
+        Some(Command::Hold { server, path, count, ready, protocol }) => {
+            hold::run(server, &path, count, &ready, protocol).map(|()| true)
+        }
+        Some(Command::Handshakes { server, path, seconds, kind }) => {
+            println!("{}", serde_json::to_string(&secure::run(server, &path, seconds, kind)?)?);
+            Ok(true)
         }
         None => compare(&arguments.run),
     }
