@@ -1,6 +1,6 @@
 //! An application process: it serves requests, and sends requests to the client host and the service.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 
 use csp_app::{AppConfig, AppError, AppSide, Directions, FlowId, HandOver, Handle, ListenerId, ProxyTarget};
@@ -10,6 +10,7 @@ use csp_vi::Provider;
 use csp_wire::channel::Ticket;
 
 use crate::conversation::{Conversation, Ended};
+use crate::http::{Ask, Asking, Talk};
 use crate::pattern::Request;
 
 /// The port of the service's pool.
@@ -66,14 +67,18 @@ pub(crate) fn app_side(
 pub(crate) struct Application {
     side: AppSide,
     listener: ListenerId,
-    talks: HashMap<FlowId, Conversation>,
+    talks: HashMap<FlowId, Talk>,
+    /// The connections that it serves are of HTTP.
+    pub(crate) http: bool,
+    /// How often it has read the head of a request of HTTP, by its key.
+    pub(crate) served: BTreeMap<u32, u32>,
     /// One in this number of connections that it serves is handed over; 0: none.
     pub(crate) moves: u32,
-    /// Connections that it has left and not taken over yet.
-    moving: Vec<(FlowId, Conversation)>,
+    /// Connections that it has left and not taken over yet, with the keys of their tickets.
+    moving: Vec<(FlowId, u32, Talk)>,
     moved: HashSet<u32>,
     /// Requests that it is to send when it runs next.
-    asks: VecDeque<(SocketAddr, Conversation)>,
+    asks: VecDeque<(SocketAddr, Talk)>,
     /// Bytes read from requests of others, by transaction, at the end of the conversation.
     read: HashMap<u32, u64>,
     /// While set, it neither reads nor writes nor accepts.
@@ -105,6 +110,8 @@ impl Application {
             side,
             listener,
             talks: HashMap::new(),
+            http: false,
+            served: BTreeMap::new(),
             moves: 0,
             moving: Vec::new(),
             moved: HashSet::new(),
@@ -120,16 +127,21 @@ impl Application {
 
     /// Opens a connection and sends the request when it runs next.
     pub(crate) fn start(&mut self, remote: SocketAddr, request: Request, abort_after: Option<u64>) {
-        self.asks.push_back((remote, Conversation::asking(request, abort_after)));
+        self.asks.push_back((remote, Talk::Bytes(Conversation::asking(request, abort_after))));
+    }
+
+    /// The same by HTTP.
+    pub(crate) fn start_http(&mut self, remote: SocketAddr, ask: Ask) {
+        self.asks.push_back((remote, Talk::Asking(Box::new(Asking::new([ask], false)))));
     }
 
     fn ask(&mut self, now: Instant) -> bool {
-        let Some((remote, talk)) = self.asks.pop_front() else { return false };
+        let Some((remote, mut talk)) = self.asks.pop_front() else { return false };
         match self.side.connect(now, remote, None) {
             Ok(id) => {
                 self.talks.insert(id, talk);
             }
-            Err(error) => self.ended.push((talk.key(), Ended::Failed(error.to_string()))),
+            Err(error) => self.ended.extend(talk.ended(Some(error.to_string()))),
         }
         true
     }
@@ -144,6 +156,7 @@ impl Application {
         while !self.stalled && self.ask(now) {
             any = true;
         }
+        any |= !self.stalled && self.settle(now);
         while !self.stalled
             && let Some(handle) = self.side.poll_ready()
         {
@@ -159,18 +172,21 @@ impl Application {
     fn accept(&mut self, now: Instant) {
         while let Ok(accepted) = self.side.accept(self.listener) {
             self.accepted += 1;
-            self.talks.insert(accepted.flow, Conversation::serving());
+            self.talks.insert(accepted.flow, Talk::serving(self.http));
             self.serve(now, accepted.flow);
         }
     }
 
     fn serve(&mut self, now: Instant, id: FlowId) {
         let Some(mut talk) = self.talks.remove(&id) else { return };
+        talk.settle(now);
         let ended = self.converse(now, id, &mut talk);
-        self.corrupt.extend(talk.wrong.take());
+        talk.settle(now);
+        self.count(&mut talk, ended.is_some());
         let Some(ended) = ended else {
-            if self.is_to_move(&talk) && self.side.hand_over(now, id, ticket(talk.key())).is_ok() {
-                self.moving.push((id, talk));
+            let key = talk.key();
+            if self.is_to_move(&talk) && self.side.hand_over(now, id, ticket(key)).is_ok() {
+                self.moving.push((id, key, talk));
             } else {
                 self.talks.insert(id, talk);
             }
@@ -180,18 +196,37 @@ impl Application {
         if refusal.is_some_and(|refusal| refusal.shuts) {
             let _ = self.side.shutdown(now, id, Directions { read: false, write: true });
         }
-        let resets = ended == Ended::Aborted || refusal.is_some_and(|refusal| refusal.resets);
+        let resets = ended.iter().any(|(_, how)| *how == Ended::Aborted)
+            || refusal.is_some_and(|refusal| refusal.resets);
         let _ = self.side.close(now, id, resets); // a broken flow is closed like any other
-        if talk.asks() {
-            self.ended.push((talk.key(), ended));
-        } else {
-            self.read.insert(talk.key(), talk.taken());
+        self.ended.extend(ended);
+    }
+
+    /// Takes what a connection has counted. `over`: it ends.
+    fn count(&mut self, talk: &mut Talk, over: bool) {
+        self.corrupt.extend(talk.take_wrong());
+        for request in talk.take_served() {
+            *self.served.entry(request.key).or_default() += 1;
         }
+        self.read.extend(talk.take_read(over));
+    }
+
+    /// Closes idle connections whose time is over; returns whether there were any.
+    fn settle(&mut self, now: Instant) -> bool {
+        let is_due = |talk: &Talk| talk.wakes().is_some_and(|due| due <= now);
+        let due = self.talks.iter().filter(|(_, talk)| is_due(talk)).map(|(id, _)| *id);
+        let mut due: Vec<FlowId> = due.collect();
+        due.sort_unstable();
+        for id in &due {
+            self.talks.entry(*id).and_modify(|talk| talk.settle(now));
+            self.serve(now, *id);
+        }
+        !due.is_empty()
     }
 
     /// Each connection is handed over at most once, some right after their request, others in the middle of
     /// their stream.
-    fn is_to_move(&mut self, talk: &Conversation) -> bool {
+    fn is_to_move(&mut self, talk: &Talk) -> bool {
         let key = talk.key();
         self.moves > 0
             && !talk.asks()
@@ -204,33 +239,34 @@ impl Application {
     /// Takes over the connections that the proxy has released.
     fn take_over(&mut self, now: Instant) -> bool {
         let side = &self.side;
-        let done = |(id, _): &mut (FlowId, Conversation)| side.handing_over(*id) == HandOver::Done;
+        let done = |(id, ..): &mut (FlowId, u32, Talk)| side.handing_over(*id) == HandOver::Done;
         let ready: Vec<_> = self.moving.extract_if(.., done).collect();
         let any = !ready.is_empty();
-        for (id, mut talk) in ready {
+        for (id, key, mut talk) in ready {
             let Some(left) = self.side.leave(id) else { continue };
             if !left.unread.is_empty() {
                 talk.take(&left.unread);
             }
-            self.corrupt.extend(talk.wrong.take());
+            self.count(&mut talk, false);
             let again = left.held.and_then(|(node, worker, label)| {
                 let ends = (left.local, left.remote);
-                self.side.take_over(now, (&node, worker), label, ticket(talk.key()), ends).ok()
+                self.side.take_over(now, (&node, worker), label, ticket(key), ends).ok()
             });
             match again {
                 Some(id) => drop(self.talks.insert(id, talk)),
-                None => drop(self.read.insert(talk.key(), talk.taken())),
+                None => self.count(&mut talk, true),
             }
         }
         any
     }
 
-    /// Reads and writes until it would block; returns how the conversation ended, if it has.
-    fn converse(&mut self, now: Instant, id: FlowId, talk: &mut Conversation) -> Option<Ended> {
+    /// Reads and writes until it would block; if the connection has ended, returns how each transaction ended
+    /// that this side requested.
+    fn converse(&mut self, now: Instant, id: FlowId, talk: &mut Talk) -> Option<Vec<(u32, Ended)>> {
         // Each conversation has its own size of reads and writes.
         let mut chunk = [0; CHUNK_MAX];
         let chunk = &mut chunk[..512 + talk.key() as usize % (CHUNK_MAX - 512)];
-        while talk.asks() || talk.refusal().is_none() {
+        while talk.reads() {
             match self.side.read(now, id, chunk, false) {
                 Ok(0) => {
                     talk.on_end();
@@ -243,7 +279,7 @@ impl Application {
         }
         loop {
             if talk.aborts() {
-                return Some(Ended::Aborted);
+                return Some(talk.aborted());
             }
             let len = talk.next(chunk);
             if len == 0 {
@@ -267,7 +303,8 @@ impl Application {
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.side.next_timeout().filter(|_| !self.stopped)
+        let idle = self.talks.values().filter_map(Talk::wakes).filter(|_| !self.stalled);
+        self.side.next_timeout().into_iter().chain(idle).min().filter(|_| !self.stopped)
     }
 
     /// Returns the number of open connections.
@@ -287,9 +324,9 @@ impl Application {
 
     /// Returns the bytes that it has read of the transaction `key`, the request included.
     pub(crate) fn read_of(&self, key: u32) -> u64 {
-        let moving = self.moving.iter().map(|(_, talk)| talk);
+        let moving = self.moving.iter().map(|(_, _, talk)| talk);
         let mut talks = self.talks.values().chain(moving);
-        let under_way = talks.find(|t| !t.asks() && t.key() == key).map(Conversation::taken);
+        let under_way = talks.find(|t| !t.asks() && t.key() == key).map(Talk::taken);
         under_way.or_else(|| self.read.get(&key).copied()).unwrap_or(0)
     }
 

@@ -10,6 +10,7 @@ use csp_types::{Duration, FlowLabel, Instant, MacAddr};
 
 use crate::conversation::{Conversation, Ended};
 use crate::host::{LanHost, Router, host_tcp};
+use crate::http::{Ask, Asking, Talk};
 use crate::pattern::Request;
 use crate::scenario::Scenario;
 use crate::secure::Secure;
@@ -47,7 +48,11 @@ struct Paced {
 /// One client host.
 pub(crate) struct Client {
     lan: LanHost,
-    talks: BTreeMap<FlowLabel, Conversation>,
+    talks: BTreeMap<FlowLabel, Talk>,
+    /// Connections of HTTP to which other requests may be added, by their chain.
+    chains: BTreeMap<usize, FlowLabel>,
+    /// The service to which connections of HTTP go.
+    http: Option<SocketAddr>,
     /// The sessions of TLS, as long as the conversations are there.
     secure: BTreeMap<FlowLabel, Secure>,
     tls: bool,
@@ -63,6 +68,8 @@ pub(crate) struct Client {
     pub(crate) addresses: BTreeMap<u32, SocketAddr>,
     /// How each transaction that it requested ended, by its key.
     pub(crate) ended: Vec<(u32, Ended)>,
+    /// Connections of HTTP that ended before all of their requests were served, which others then were.
+    pub(crate) resent: u64,
     /// Corrupt streams: must stay empty.
     pub(crate) corrupt: Vec<String>,
 }
@@ -80,6 +87,8 @@ impl Client {
         Client {
             lan: LanHost::new(address, port, router, tcp, Some(SERVER_PORT)),
             talks: BTreeMap::new(),
+            chains: BTreeMap::new(),
+            http: None,
             secure: BTreeMap::new(),
             tls: false,
             deaf: BTreeMap::new(),
@@ -88,6 +97,7 @@ impl Client {
             prompt_end: Instant::ZERO,
             addresses: BTreeMap::new(),
             ended: Vec::new(),
+            resent: 0,
             corrupt: Vec::new(),
         }
     }
@@ -123,11 +133,51 @@ impl Client {
     ) {
         let label = self.lan.connect(now, service);
         self.addresses.extend(self.lan.tcp.info(label).map(|info| (request.key, info.tuple.local)));
-        self.talks.insert(label, Conversation::asking(request, abort_after));
+        self.talks.insert(label, Talk::Bytes(Conversation::asking(request, abort_after)));
         if self.tls {
             self.secure.insert(label, Secure::new());
         }
         self.deaf.extend(deaf_until.map(|until| (label, (until, false))));
+    }
+
+    /// Sends a request of HTTP, on the connection of its chain if there is one that takes it. `more`: others
+    /// of the chain follow.
+    pub(crate) fn start_http(
+        &mut self,
+        now: Instant,
+        service: SocketAddr,
+        ask: Ask,
+        (chain, more): (usize, bool),
+    ) {
+        self.http = Some(service);
+        let known = self.chains.get(&chain).copied();
+        let talk = known.and_then(|label| self.talks.get_mut(&label));
+        match (known, talk.map_or(Some(ask), |talk| talk.add(ask, more))) {
+            (Some(label), None) => self.converse(now, label),
+            (_, ask) => self.open_http(now, Some(chain), Asking::new(ask, more)),
+        }
+    }
+
+    fn open_http(&mut self, now: Instant, chain: Option<usize>, asking: Asking) {
+        let Some(service) = self.http else { return };
+        let label = self.lan.connect(now, service);
+        self.chains.extend(chain.map(|chain| (chain, label)));
+        self.talks.insert(label, Talk::Asking(Box::new(asking)));
+        if self.tls {
+            self.secure.insert(label, Secure::new());
+        }
+    }
+
+    /// Sends what a connection of HTTP that has ended leaves on another one.
+    fn go_on(&mut self, now: Instant, label: FlowLabel, talk: &mut Talk) {
+        let (left, more) = talk.left();
+        if left.is_empty() {
+            return;
+        }
+        self.resent += 1;
+        // Its chain may have another connection already.
+        let chain = self.chains.iter().find(|(_, of_chain)| **of_chain == label).map(|(chain, _)| *chain);
+        self.open_http(now, chain, Asking::new(left, more && chain.is_some()));
     }
 
     /// Limits from now on what the transaction `key` sends.
@@ -174,7 +224,7 @@ impl Client {
         match event {
             Event::Established { passive, .. } => {
                 if passive {
-                    self.talks.insert(label, Conversation::serving());
+                    self.talks.insert(label, Talk::serving(false));
                 }
                 self.converse(now, label);
             }
@@ -206,11 +256,10 @@ impl Client {
         if self.deaf.remove(&label).is_none() && !self.woken.remove(&label) {
             self.prompt_end = now;
         }
-        self.corrupt.extend(talk.wrong.take());
+        self.ended.extend(talk.ended(failure));
+        self.corrupt.extend(talk.take_wrong());
         self.corrupt.extend(self.secure.remove(&label).and_then(|secure| secure.wrong));
-        if talk.asks() {
-            self.ended.push((talk.key(), talk.ended(failure)));
-        }
+        self.go_on(now, label, &mut talk);
     }
 
     fn read(&mut self, now: Instant, label: FlowLabel) {
@@ -241,11 +290,11 @@ impl Client {
         loop {
             if talk.aborts() {
                 self.lan.tcp.abort(now, label);
-                let (key, wrong) = (talk.key(), talk.wrong.take());
-                self.corrupt.extend(wrong);
-                self.ended.push((key, Ended::Aborted));
-                self.talks.remove(&label);
+                self.ended.extend(talk.aborted());
+                self.corrupt.extend(talk.take_wrong());
                 self.secure.remove(&label);
+                let talk = self.talks.remove(&label);
+                talk.into_iter().for_each(|mut talk| self.go_on(now, label, &mut talk));
                 return;
             }
             let len = talk.next(&mut chunk);

@@ -124,6 +124,11 @@ impl Conversation {
             || (uploaded && (self.peer_finished || !request.half_close))
     }
 
+    /// Returns whether the serving side sends its response now.
+    pub(crate) fn answers(&self) -> bool {
+        self.request.is_some_and(|request| self.may_answer(&request))
+    }
+
     fn all_sent(&self) -> bool {
         self.request.is_some_and(|r| match self.asks {
             true => self.sent == Request::LEN as u64 + u64::from(r.upload),

@@ -10,6 +10,7 @@ use csp_types::Duration;
 use crate::application::{self, Application};
 use crate::client::Client;
 use crate::conversation::Ended;
+use crate::http::is_post;
 use crate::proxy;
 use crate::scenario::Transaction;
 use crate::world::World;
@@ -35,6 +36,14 @@ pub struct Report {
     pub overdue: usize,
     /// Uploads stopped by a closed window at the end of a stall.
     pub windows_closed: usize,
+    /// Requests of HTTP that processes have read twice.
+    pub repeated: usize,
+    /// Connections of HTTP that ended before all of their requests were served, which others then were.
+    pub resent: u64,
+    /// Requests of HTTP that proxies sent on a kept connection to a process.
+    pub reused: u64,
+    /// Kept connections to processes that turned out closed.
+    pub stale: u64,
     /// Violated conditions; empty in a correct run.
     pub violations: Vec<String>,
     /// When the last transaction ended whose client always read, relative to the earliest start.
@@ -49,6 +58,9 @@ pub struct Report {
     /// Counters of all nodes: equal if and only if the same events happened.
     pub counters: String,
 }
+
+/// Longest head of a request of HTTP here in bytes.
+const HEAD_LEN_MAX: u64 = 200;
 
 /// Returns whether all tables are empty.
 pub(crate) fn is_clean(world: &World) -> bool {
@@ -75,6 +87,7 @@ pub(crate) fn judge(world: &mut World) {
             }
         }
     }
+    judge_served(world, &mut report);
     report.violations.extend(ended.keys().map(|key| format!("{key:08x} ended, but was never requested")));
     report.violations.extend_from_slice(&world.client.corrupt);
     for application in world.applications.iter().flatten() {
@@ -93,6 +106,33 @@ pub(crate) fn judge(world: &mut World) {
     report.counters = counters(world);
     report.prompt_end = world.client.prompt_end.saturating_since(world.began);
     world.report = report;
+}
+
+/// Judges how often processes have read each request of HTTP.
+fn judge_served(world: &World, report: &mut Report) {
+    let Some(_) = &world.scenario.http else { return };
+    let mut served = world.http.served.clone();
+    for (key, count) in world.applications.iter().flatten().flat_map(|it| &it.served) {
+        *served.entry(*key).or_default() += count;
+    }
+    let may_repeat = world.scenario.incident.may_break_clients();
+    for (at, transaction) in world.scenario.work.iter().enumerate() {
+        let key = world.key_of(at);
+        let count = served.remove(&key).unwrap_or(0);
+        // A response may be lost with the process or the channel, and the request is idempotent.
+        let most = if may_repeat && !is_post(key, transaction.upload) { 2 } else { 1 };
+        if count > most {
+            report.violations.push(format!("transaction {at} {transaction:?} was served {count} times"));
+        }
+        report.repeated += usize::from(count > 1);
+    }
+    report.violations.extend(served.keys().map(|key| format!("{key:08x} served, but was never requested")));
+    report.resent = world.client.resent;
+    for proxy in world.proxies.iter().flatten() {
+        let counted = proxy.gateway().snapshot().upstreams;
+        report.reused += counted.reused;
+        report.stale += counted.stale;
+    }
 }
 
 /// Judges what the proxies have counted for the service, after all connections have ended.
@@ -149,6 +189,16 @@ fn resets_overdue(world: &World) -> u64 {
     })
 }
 
+/// Records the extremes of the proxies' round-trip times of clients.
+pub(crate) fn look_at_round_trips(world: &mut World) {
+    let flows = world.proxies.iter().flatten().flat_map(|p| p.core().flows(world.now, 64));
+    for srtt in flows.map(|flow| flow.srtt_us).filter(|srtt| *srtt > 0) {
+        let (least, greatest) = &mut world.report.srtt_us;
+        *least = if *least == 0 { srtt } else { srtt.min(*least) };
+        *greatest = srtt.max(*greatest);
+    }
+}
+
 /// At the end of a stall: checks that no upload got further than the windows of proxy and process permit.
 pub(crate) fn check_backpressure(world: &mut World) {
     if world.applications.iter().any(Option::is_none) {
@@ -156,7 +206,9 @@ pub(crate) fn check_backpressure(world: &mut World) {
     }
     for upload in world.client.uploads() {
         let read: u64 = world.applications.iter().flatten().map(|a| a.read_of(upload.key)).sum();
-        let most = read + u64::from(application::RECEIVE_WINDOW) + u64::from(proxy::RECEIVE_WINDOW);
+        // A head may lose fields.
+        let head = if world.scenario.http.is_some() { HEAD_LEN_MAX } else { 0 };
+        let most = read + u64::from(application::RECEIVE_WINDOW) + u64::from(proxy::RECEIVE_WINDOW) + head;
         if upload.acknowledged > most {
             let text = format!("{:08x}: {} bytes acknowledged, {read} read", upload.key, upload.acknowledged);
             world.report.violations.push(text);
@@ -213,6 +265,11 @@ impl Findings {
             self.left(&node, table, if table == BLOCKS { left.abs_diff(lent) } else { left });
         }
         self.left(&node, "flows", core.flow_count());
+        self.left(&node, "connections of local services to members", core.upstream_count());
+        let (clients, members) = proxy.gateway().connections();
+        self.left(&node, "clients of HTTP", clients);
+        self.left(&node, "connections of HTTP to members", members);
+        self.left(&node, "exchanges of HTTP", proxy.gateway().snapshot().exchanges as usize);
         self.left(&node, "ends of hairpins", core.hairpin_count());
         self.left(&node, "bytes of send budget", core.budget_reserved() as usize);
         for service in core.services() {
@@ -310,6 +367,10 @@ fn counters(world: &World) -> String {
     for (at, proxy) in world.proxies.iter().enumerate() {
         let Some(core) = proxy.as_ref().map(|p| p.core()) else { continue };
         text += &format!("\npn-{} {:?} {:?}", at + 1, core.counters(), core.tcp().counters());
+        let gateway = proxy.as_ref().map(|proxy| proxy.gateway().snapshot());
+        for (service, counted) in gateway.iter().flat_map(|snapshot| &snapshot.services) {
+            text += &format!("\npn-{} {}: {counted:?}", at + 1, service.name);
+        }
     }
     for (at, network) in world.networks.iter().enumerate() {
         for (number, (worker, faults)) in network.iter().flat_map(|n| &n.workers).enumerate() {

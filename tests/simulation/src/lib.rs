@@ -13,6 +13,7 @@ mod clock;
 mod conversation;
 mod frames;
 mod host;
+mod http;
 mod judge;
 mod measured;
 pub mod messages;
@@ -26,6 +27,7 @@ mod world;
 
 pub use accept::{AcceptReport, AcceptScenario, AcceptWorld};
 pub use client::Pace;
+pub use http::HttpPlan;
 pub use judge::Report;
 pub use pattern::Refusal;
 pub use scenario::{Drain, Incident, Scenario, Stall, Transaction};

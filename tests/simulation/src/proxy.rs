@@ -2,13 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
+use csp_gateway::HttpService;
+use csp_gateway::spec::{Action, PoolOptions, RuleConfig, ServiceConfig, Timeouts};
+use csp_http::head::Scheme;
+use csp_http::route::RouteSpec;
 use csp_messages::HashKey;
 use csp_policy::{ConnectionLog, LogAddresses};
 use csp_proxy_node::core::{
     BacklogLimits, CoreConfig, EgressRule, HairpinConfig, PoolServer, ServiceSpec, ServiceTcp,
 };
-use csp_proxy_node::{ProxyWorker, WorkerPolicy};
+use csp_proxy_node::{LocalServices, ProxyWorker, WorkerPolicy};
 use csp_services::MessagesConfig;
 use csp_tcp::{StackConfig, SynCookies};
 use csp_transport::{ClusterKey, Endpoint, EndpointConfig, PeerIdentity};
@@ -16,8 +21,14 @@ use csp_types::{Duration, Instant, NodeId, Prefix, Role};
 use csp_vi::ViAddress;
 use csp_vi::memory::MemoryFabric;
 
+use crate::http::HttpPlan;
+
 /// Bytes of each connection that a proxy receives ahead of the application.
 pub(crate) const RECEIVE_WINDOW: u32 = 64 * 1024;
+
+/// The number of the service of HTTP, and the port of its pool, which no client reaches.
+const HTTP: u32 = 1;
+const POOL_PORT: u16 = 81;
 
 /// Configuration of all proxies.
 pub(crate) struct Policy {
@@ -39,6 +50,8 @@ pub(crate) struct Policy {
     pub cookies: bool,
     /// The service is one with TLS.
     pub tls: bool,
+    /// The service is one of HTTP, by this plan.
+    pub http: Option<HttpPlan>,
     /// Connections are recorded.
     pub logged: bool,
 }
@@ -57,6 +70,7 @@ impl Policy {
             same_secrets: false,
             cookies: false,
             tls: false,
+            http: None,
             logged: false,
         }
     }
@@ -141,8 +155,16 @@ pub(crate) fn proxy(
 
 /// Returns the policy of a worker, without channels of messages.
 pub(crate) fn worker_policy(policy: &Policy) -> WorkerPolicy {
-    let service = ServiceSpec {
+    let address = policy.service;
+    let pool = ServiceSpec {
         pool: policy.pool.clone(),
+        backlog: policy.backlog,
+        ..ServiceSpec::new("pool".to_owned(), (address.ip(), POOL_PORT).into())
+    };
+    let local = policy.http.as_ref().map(|_| LocalServices::second_number(HTTP));
+    let service = ServiceSpec {
+        pool: if local.is_some() { Vec::new() } else { policy.pool.clone() },
+        local,
         tls: policy.tls.then(|| crate::secure::identity().server.clone()),
         backlog: policy.backlog,
         ..ServiceSpec::new("web".to_owned(), policy.service)
@@ -154,5 +176,20 @@ pub(crate) fn worker_policy(policy: &Policy) -> WorkerPolicy {
         services: BTreeMap::new(),
         addresses: LogAddresses::default(),
     });
-    WorkerPolicy { services: vec![service], egress: vec![rule], log, ..WorkerPolicy::default() }
+    let http: Vec<_> = policy.http.iter().map(|plan| http_service(plan, policy.tls)).collect();
+    let services = if http.is_empty() { vec![service] } else { vec![service, pool] };
+    WorkerPolicy { services, egress: vec![rule], http, log, ..WorkerPolicy::default() }
+}
+
+/// Returns the service that forwards every request to the pool.
+fn http_service(plan: &HttpPlan, tls: bool) -> Arc<HttpService> {
+    let to_pool = Action::Forward(vec![("pool".into(), 1)]);
+    let defaults = ServiceConfig::new(HTTP, "web", if tls { Scheme::Https } else { Scheme::Http });
+    let config = ServiceConfig {
+        timeouts: Timeouts { idle: plan.idle, upstream_idle: plan.upstream_idle, ..defaults.timeouts },
+        pool: PoolOptions { requests_max: plan.requests_max, ..defaults.pool },
+        rules: vec![RuleConfig::new("all", RouteSpec::default(), to_pool)],
+        ..defaults
+    };
+    Arc::new(HttpService::new(config).expect("the simulation's own policy is valid"))
 }

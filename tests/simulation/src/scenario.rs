@@ -6,6 +6,7 @@ use csp_vi::memory::Delay;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::http::HttpPlan;
 use crate::pattern::Refusal;
 
 /// Makes the random source of hairpins independent of all others.
@@ -183,6 +184,8 @@ pub struct Scenario {
     pub cookies: bool,
     /// The clients' connections are ones of TLS, which ends at the proxies.
     pub tls: bool,
+    /// The service is one of HTTP.
+    pub http: Option<HttpPlan>,
     /// The proxies keep a log of connections.
     pub logged: bool,
     /// The largest IP packet on the path to the client; a router in front of it reports larger ones (RFC
@@ -278,6 +281,7 @@ impl Scenario {
             drain,
             cookies,
             tls: false,
+            http: None,
             logged: seed % 2 == 1,
             path_mtu,
             fragments: None,

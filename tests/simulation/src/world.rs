@@ -17,6 +17,7 @@ use csp_vi::{ViAddress, ViId};
 use crate::application::{Application, PORT};
 use crate::client::{Client, SERVER_PORT};
 use crate::clock::Clock;
+use crate::http::HttpState;
 use crate::judge::{self, Report};
 use crate::measured::{measured_network_turn, measured_process_turn, measured_proxy_turn};
 use crate::network::{configure, network_node, provider_name, proxy_spec};
@@ -24,7 +25,7 @@ use crate::pattern::Request;
 use crate::proxy::{Policy, proxy};
 use crate::scenario::{Incident, Scenario, Transaction};
 
-const VIP: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 100);
+pub(crate) const VIP: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 100);
 const EGRESS: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 101);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 1);
 const NN_MACS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 2]), MacAddr([2, 0, 0, 0, 0, 3])];
@@ -56,9 +57,9 @@ impl SharedWorker {
 }
 
 /// The nodes' clocks; the client's shows the simulation's time.
-struct Clocks {
+pub(crate) struct Clocks {
     networks: [Clock; 2],
-    proxies: [Clock; 2],
+    pub(crate) proxies: [Clock; 2],
     applications: [Clock; 2],
 }
 
@@ -90,14 +91,15 @@ pub struct World {
     pub(crate) applications: [Option<Application>; 2],
     /// Incarnation of the first proxy and of the first network node.
     lives: u64,
-    clocks: Clocks,
+    pub(crate) clocks: Clocks,
     pub(crate) began: Instant,
     struck: bool,
     healed: bool,
     stalled: bool,
     /// The proxy that gets no new connections at this instant.
-    draining: Option<usize>,
+    pub(crate) draining: Option<usize>,
     overdue: u32,
+    pub(crate) http: HttpState,
     pub(crate) report: Report,
 }
 
@@ -109,11 +111,12 @@ fn proxy_name(at: usize) -> String {
     format!("pn-{}", at + 1)
 }
 
-fn policy(scenario: &Scenario) -> Policy {
+pub(crate) fn policy(scenario: &Scenario) -> Policy {
     Policy {
         same_secrets: scenario.same_ports,
         cookies: scenario.cookies,
         tls: scenario.tls,
+        http: scenario.http.clone(),
         logged: scenario.logged,
         ..Policy::new((VIP, PORT).into(), vec![PoolServer::of_node(node("an-1"), PORT)], EGRESS.into())
     }
@@ -149,7 +152,7 @@ impl World {
             let targets = [target(0), target(1)];
             let mut application =
                 Application::new(provider, &key, node("an-1"), &format!("p{n}"), &targets, n);
-            application.moves = scenario.moves;
+            (application.moves, application.http) = (scenario.moves, scenario.http.is_some());
             Some(application)
         });
         let mut world = World {
@@ -170,6 +173,7 @@ impl World {
             stalled: false,
             draining: None,
             overdue: 0,
+            http: HttpState::default(),
             report: Report::default(),
             scenario,
         };
@@ -266,6 +270,9 @@ impl World {
         let Transaction { upload, download, half_close, duplex, refusal, deaf, .. } = work;
         let request = Request { upload, download, key: self.key_of(at), half_close, duplex, refusal };
         let now = self.now;
+        if self.speaks_http(&work) {
+            return self.start_http(at, work, request);
+        }
         let Some(process) = work.by_process else {
             let deaf = deaf.map(|time| self.began + time);
             return self.client.start(now, (VIP, PORT).into(), request, work.abort_after, deaf);
@@ -297,19 +304,9 @@ impl World {
             self.client_faults.set_now(self.now);
             self.network_workers().for_each(|(_, faults)| faults.set_now(self.now));
             self.happen();
-            self.look_at_round_trips();
+            judge::look_at_round_trips(self);
         }
         Ok(())
-    }
-
-    /// Records the extremes of the proxies' round-trip times of clients.
-    fn look_at_round_trips(&mut self) {
-        let flows = self.proxies.iter().flatten().flat_map(|p| p.core().flows(self.now, 64));
-        for srtt in flows.map(|flow| flow.srtt_us).filter(|srtt| *srtt > 0) {
-            let (least, greatest) = &mut self.report.srtt_us;
-            *least = if *least == 0 { srtt } else { srtt.min(*least) };
-            *greatest = srtt.max(*greatest);
-        }
     }
 
     /// Runs every node as far as possible at this instant.
@@ -378,6 +375,7 @@ impl World {
             self.heal();
         }
         self.drain(since);
+        self.happen_http(since);
         let Some(stall) = self.scenario.stall else { return };
         let stalled = since >= stall.from && since < stall.from + stall.length;
         if stalled != self.stalled {
@@ -420,7 +418,8 @@ impl World {
             }
             Incident::ProcessDies => {
                 self.fabric.kill_node("process-1", InFlight::Delivered);
-                self.applications[0] = None;
+                let served = self.applications[0].take().map(|application| application.served);
+                self.http.served.extend(served.into_iter().flatten());
             }
             Incident::ChannelBreaks => self.break_vi(Purpose::Channel, InFlight::Delivered),
             Incident::TunnelBreaks => self.break_vi(Purpose::Tunnel, InFlight::Lost),
