@@ -45,4 +45,18 @@ pub struct ConnectionRecord {
     pub end: Text,
     /// The same in two letters: who (C, S, P), and how.
     pub code: Text,
+    /// The server's name (SNI) by which the connection went on to its service, or was refused; empty: names
+    /// were not looked at.
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub server_name: Text,
+    /// The subject of the client's certificate (RFC 4514); empty: it has sent none.
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub client_subject: Text,
+    /// Why the handshake of TLS failed; empty: it did not, or nothing more is known.
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub fault: Text,
+}
+
+fn is_empty(text: &Text) -> bool {
+    text.is_empty()
 }

@@ -13,6 +13,11 @@ use crate::{
 use crate::{CHANNELS_MAX, Channel, Egress, PROGRAMS_MAX, Policy, Protocol, Server, Service};
 
 impl Policy {
+    /// Returns the services by their names.
+    pub(crate) fn by_name(&self) -> HashMap<&str, &Service> {
+        self.services.iter().map(|service| (service.name.as_str(), service)).collect()
+    }
+
     /// Notes everything that makes the policy invalid.
     pub fn check(&self, problems: &mut Problems) {
         if self.api_version != API_VERSION {
@@ -32,6 +37,7 @@ impl Policy {
         }
         crate::forward::check(self, problems);
         crate::http::check(self, problems);
+        crate::sni::check(self, problems);
         crate::servers::check_names(self, problems);
         check_count("channels", self.channels.len(), 0, CHANNELS_MAX, problems);
         for (index, channel) in self.channels.iter().enumerate() {

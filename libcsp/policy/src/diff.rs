@@ -1,6 +1,6 @@
 //! The difference of two policies, for people.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use csp_types::Prefix;
 
@@ -14,8 +14,7 @@ use crate::{
 pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
     let mut lines = Vec::new();
     let before: HashSet<&str> = old.services.iter().map(|service| service.name.as_str()).collect();
-    let now: HashMap<&str, &Service> =
-        new.services.iter().map(|service| (service.name.as_str(), service)).collect();
+    let now = new.by_name();
     for service in &old.services {
         match now.get(service.name.as_str()) {
             None => lines.push(format!("- service {}", summary(service))),
@@ -128,6 +127,7 @@ fn changes(old: &Service, new: &Service, lines: &mut Vec<String>) {
     change("backlog.time_s", old.backlog.time_s.to_string(), new.backlog.time_s.to_string());
     let networks = |networks: &[Prefix]| format!("[{}]", list(networks));
     change("accept_proxy_from", networks(&old.accept_proxy_from), networks(&new.accept_proxy_from));
+    change("sni", crate::sni::summary(&old.sni), crate::sni::summary(&new.sni));
     let tls = |tls: &Option<crate::ServiceTls>| tls.as_ref().map_or("none".to_owned(), |tls| tls.summary());
     change("tls", tls(&old.tls), tls(&new.tls));
     let http = |http: &Option<crate::Http>| http.as_ref().map_or("none".to_owned(), |http| http.summary());
@@ -162,10 +162,16 @@ fn summary(service: &Service) -> String {
     let via = if *via == Via::Proxy { String::new() } else { format!(" via {via}") };
     let end = if service.has_end() { format!(" {vip} port {port}") } else { String::new() };
     let goes = match &service.http {
+        None if pool.is_empty() => String::new(),
         None => format!("pool {}", pool.join(", ")),
         Some(http) => format!("http {}", http.summary()),
     };
-    format!("{name}{end}{protocol}{via} {goes}")
+    let sni = match &service.sni[..] {
+        [] => String::new(),
+        sni => format!("sni {}", crate::sni::summary(sni)),
+    };
+    let what: Vec<String> = [goes, sni].into_iter().filter(|text| !text.is_empty()).collect();
+    format!("{name}{end}{protocol}{via} {}", what.join(" "))
 }
 
 fn channel_summary(channel: &Channel) -> String {

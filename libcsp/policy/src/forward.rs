@@ -169,6 +169,7 @@ fn check_options(service: &Service, at: &str, problems: &mut Problems) {
         ("tcp", service.tcp == TcpOptions::default()),
         ("backlog", service.backlog == Backlog::default()),
         ("accept_proxy_from", service.accept_proxy_from.is_empty()),
+        ("sni", service.sni.is_empty()),
         ("servers.balance", *balance == Balance::default()),
         ("servers.slow_start_ms", *slow_start_ms == 0),
         ("servers.connect_timeout_ms", *connect_timeout_ms == usual.connect_timeout_ms),

@@ -213,6 +213,7 @@ impl Channel {
             via: Via::Proxy,
             pool: self.pool.iter().copied().map(Server::from).collect(),
             accept_proxy_from: Vec::new(),
+            sni: Vec::new(),
             tls: None,
             http: None,
             servers: ServerOptions::default(),

@@ -26,7 +26,7 @@ pub use routes::{
 };
 
 /// Protocols that a service with HTTP and TLS offers, unless it names some (RFC 7301 §6, RFC 9113 §3.1).
-pub const HTTP_ALPN: [&str; 2] = ["h2", "http/1.1"];
+pub const HTTP_ALPN: [&str; 3] = ["h2", "http/1.1", "http/1.0"];
 /// Most routes of a service.
 pub const ROUTES_MAX: usize = 1_024;
 /// Most targets of a route.

@@ -35,6 +35,7 @@ mod queries;
 mod redact;
 mod requests;
 mod servers;
+mod sni;
 mod sources;
 mod tls;
 mod vip_groups;
@@ -87,7 +88,8 @@ pub use servers::{
     AllDown, Balance, HttpCheck, ProxyProtocol, Reach, Server, ServerCheck, ServerHost, ServerOptions,
     TlsCheck, WEIGHT_MAX,
 };
-pub use tls::{ServiceTls, TLS_ALPN_MAX, TLS_CERTIFICATES_MAX, TlsVersion};
+pub use sni::{SNI_MAX, SniRoute};
+pub use tls::{CertificateField, ServiceClients, ServiceTls, TLS_ALPN_MAX, TLS_CERTIFICATES_MAX, TlsVersion};
 pub use vip_groups::{GROUP_NETWORKS_MAX, GROUP_PREFERRED_MAX, VIP_GROUPS_MAX, VipGroup};
 
 /// The only `apiVersion` this build understands.
@@ -228,6 +230,10 @@ pub struct Service {
     /// or 2, which names the client.
     #[serde(default, with = "serde_prefixes", skip_serializing_if = "Vec::is_empty")]
     pub accept_proxy_from: Vec<Prefix>,
+    /// Connections that go on to the pools of other services, still encrypted, by the name of the server that
+    /// their client asks for. Others stay with this service.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sni: Vec<SniRoute>,
     /// TLS of its clients, which ends at the proxies. Absent: their bytes are passed on as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<ServiceTls>,

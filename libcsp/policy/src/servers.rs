@@ -341,7 +341,7 @@ impl<'p> Reach<'p> {
 
 /// Notes what is wrong with the pool of a service.
 pub(crate) fn check_pool(reach: &mut Reach<'_>, service: &Service, at: &str, problems: &mut Problems) {
-    let least = usize::from(service.http.is_none());
+    let least = usize::from(service.http.is_none() && (service.sni.is_empty() || service.tls.is_some()));
     check_count(&format!("{at}.pool"), service.pool.len(), least, POOL_MAX, problems);
     if service.pool.iter().all(|server| server.weight == 0) && !service.pool.is_empty() {
         problems.add(format!("{at}.pool"), "all weights are 0: no server gets connections".to_owned());

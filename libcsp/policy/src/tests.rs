@@ -38,7 +38,7 @@ fn a_wrong_name_or_field_is_refused() {
     refuses("csp/v1", "csp/v2", "1:13: apiVersion: \"csp/v2\" is not known; allowed is csp/v1");
     let name = "3:11: services[0].name: \"Web\" is no service name; allowed are 1 to 63 of a-z 0-9 -";
     refuses("name: web", "name: Web", name);
-    let field = "3:5: services[0].nam: unknown field `nam` (is `name` meant?); allowed are name, vip, port, protocol, via, pool, accept_proxy_from, tls, http, servers, tcp, backlog";
+    let field = "3:5: services[0].nam: unknown field `nam` (is `name` meant?); allowed are name, vip, port, protocol, via, pool, accept_proxy_from, sni, tls, http, servers, tcp, backlog";
     refuses("name: web", "nam: web", field);
     let twice = "8:11: services[1].name: \"web\" is the name of services[0] already; names are unique";
     refuses("name: upload", "name: web", twice);

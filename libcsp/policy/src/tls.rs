@@ -1,5 +1,7 @@
 //! TLS of a service's clients, which ends at the proxies.
 
+mod clients;
+
 use std::collections::HashSet;
 
 use csp_config::Problems;
@@ -7,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::check::check_count;
 use super::{Policy, Protocol, Service, Via};
+
+pub use clients::{CertificateField, ServiceClients};
 
 /// Largest number of certificates of one service.
 pub const TLS_CERTIFICATES_MAX: usize = 64;
@@ -26,9 +30,12 @@ pub struct ServiceTls {
     #[serde(default, skip_serializing_if = "super::framing::is_default")]
     pub min_version: TlsVersion,
     /// Application protocols that are offered (ALPN, RFC 7301), the preferred one first. None:
-    /// `h2` and `http/1.1` if the service has `http`; otherwise what clients offer is ignored.
+    /// `h2`, `http/1.1` and `http/1.0` if the service has `http`; otherwise what clients offer is ignored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alpn: Vec<String>,
+    /// How clients' certificates are verified. Absent: they are not asked for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clients: Option<ServiceClients>,
 }
 
 /// A version of TLS.
@@ -48,7 +55,8 @@ impl ServiceTls {
     pub(super) fn summary(&self) -> String {
         let version = if self.min_version == TlsVersion::Tls12 { "1.2" } else { "1.3" };
         let alpn = if self.alpn.is_empty() { String::new() } else { format!(", {}", self.alpn.join(" ")) };
-        format!("{} (from {version}{alpn})", self.certificates.join(" "))
+        let clients = self.clients.as_ref().map(ServiceClients::summary).unwrap_or_default();
+        format!("{} (from {version}{alpn}{clients})", self.certificates.join(" "))
     }
 
     pub(super) fn check(&self, service: &Service, at: &str, problems: &mut Problems) {
@@ -67,18 +75,15 @@ impl ServiceTls {
         check_count(&format!("{at}.alpn"), self.alpn.len(), 0, TLS_ALPN_MAX, problems);
         let mut names: HashSet<&str> = HashSet::new();
         for (index, name) in self.certificates.iter().enumerate() {
-            let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-            let is_name =
-                (1..=NAME_LEN_MAX).contains(&name.len()) && name.bytes().all(legal) && !name.starts_with('.');
-            if !is_name {
-                let message = format!(
-                    "{name:?} names no certificate; allowed are 1 to {NAME_LEN_MAX} of A-Z a-z 0-9 - _ ., no . at the begin"
-                );
+            if let Some(message) = name_fault(name) {
                 problems.add(format!("{at}.certificates[{index}]"), message);
             } else if !names.insert(name) {
                 problems
                     .add(format!("{at}.certificates[{index}]"), format!("{name} is in this list already"));
             }
+        }
+        if let Some(clients) = &self.clients {
+            clients.check(service, &format!("{at}.clients"), problems);
         }
         for (index, protocol) in self.alpn.iter().enumerate() {
             let legal = |b: u8| b.is_ascii_graphic();
@@ -88,6 +93,18 @@ impl ServiceTls {
             }
         }
     }
+}
+
+/// Returns why a name is that of no file, if so.
+fn name_fault(name: &str) -> Option<String> {
+    let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    let is_name =
+        (1..=NAME_LEN_MAX).contains(&name.len()) && name.bytes().all(legal) && !name.starts_with('.');
+    (!is_name).then(|| {
+        format!(
+            "{name:?} names no certificate; allowed are 1 to {NAME_LEN_MAX} of A-Z a-z 0-9 - _ ., no . at the begin"
+        )
+    })
 }
 
 impl Policy {
@@ -124,6 +141,27 @@ services:
         assert!(!plain.to_json().contains("tls"));
         let expected = "~ service web: tls none -> www.example.com (from 1.3, h2 http/1.1)";
         assert!(plain.diff(&policy).iter().any(|line| line == expected), "{:?}", plain.diff(&policy));
+    }
+
+    #[test]
+    fn clients_certificates_are_read_shown_and_checked() {
+        let clients = "alpn: [h2], clients: {authority: staff, required: false, revocation: true}";
+        let of_clients = WEB.replace("alpn: [h2, http/1.1]", clients);
+        let policy = Policy::parse_yaml(&of_clients, "p.yaml").expect("it is right");
+        assert_eq!(policy, Policy::from_json(&policy.to_json(), "p.json").expect("it was written"));
+        let before = Policy::parse_yaml(WEB, "p.yaml").expect("it is right");
+        let line = "(from 1.3, h2, clients perhaps of staff with revocation)";
+        assert!(before.diff(&policy).iter().any(|of| of.contains(line)), "{:?}", before.diff(&policy));
+        for (from, to, expected) in [
+            ("authority: staff", "authority: ../a", "tls.clients.authority: \"../a\" names no certificate"),
+            ("authority: staff, ", "", "clients: missing field `authority`"),
+            ("revocation: true", "fields: [client-cert]", "tls.clients.fields: fields are of requests"),
+            ("revocation: true", "fields: [x-ssl-client, x-ssl-client]", "tls.clients.fields[1]: is in"),
+            ("revocation: true", "fields: [x]", "allowed are client-cert, x-ssl-client"),
+        ] {
+            let error = error(&of_clients.replace(from, to));
+            assert!(error.contains(expected), "{expected}: {error}");
+        }
     }
 
     #[test]

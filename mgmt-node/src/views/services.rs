@@ -42,9 +42,10 @@ pub(super) fn live(service: &Service, reported: &Reported<'_>) -> ServiceView {
     }
 }
 
-/// Returns the services to which the routes of a service lead.
+/// Returns the services to which the routes and the names of a service lead.
 fn leads_to(service: &Service) -> Vec<String> {
-    let targets = service.http.iter().flat_map(csp_policy::Http::targets);
+    let by_name = service.sni.iter().map(|sni| sni.service.as_str());
+    let targets = service.http.iter().flat_map(csp_policy::Http::targets).chain(by_name);
     targets.collect::<BTreeSet<_>>().into_iter().map(str::to_owned).collect()
 }
 

@@ -162,6 +162,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         if let Some(peer) = self.cx.hairpin.peer(label) {
             self.reset_peer(peer);
         } else if self.cx.reset_stream(label) {
+            // A session has its reset sent later, and what has ended waits for no server.
+            self.dispatcher.leave_backlog(self.cx.flows, self.cx.tcp, label);
             return self.leave_to_engine(label);
         }
         self.remove_flow(label);

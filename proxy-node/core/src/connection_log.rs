@@ -57,6 +57,8 @@ pub enum End {
     NoMemory,
     /// The handshake of TLS failed, or took too long.
     Handshake,
+    /// Its client asked for a server's name (SNI) that its service does not have.
+    UnknownName,
     /// One end broke a protocol.
     Protocol,
     /// The proxy ended it for another reason, such as that its service is gone.
@@ -83,6 +85,7 @@ impl End {
             End::HalfClosed => "half_closed",
             End::NoMemory => "no_memory",
             End::Handshake => "handshake",
+            End::UnknownName => "unknown_name",
             End::Protocol => "protocol",
             End::Proxy => "proxy",
         }
@@ -107,6 +110,7 @@ impl End {
             End::HalfClosed => "PC",
             End::NoMemory => "PR",
             End::Handshake => "CH",
+            End::UnknownName => "CN",
             End::Protocol => "PX",
             End::Proxy => "PP",
         }
@@ -133,6 +137,17 @@ impl End {
             _ => End::ServerReset,
         }
     }
+}
+
+/// What TLS says of a connection. Texts are empty where there is nothing to say.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct TlsNote {
+    /// The server's name (SNI) by which it went on to its service, or was refused.
+    pub server_name: Box<str>,
+    /// The subject of its client's certificate (RFC 4514).
+    pub client: Box<str>,
+    /// Why the handshake failed.
+    pub fault: Box<str>,
 }
 
 /// A connection that has ended.
@@ -164,6 +179,8 @@ pub struct EndedConnection {
     pub figures: Figures,
     /// How it ended.
     pub end: End,
+    /// What TLS says of it; `None`: nothing.
+    pub tls: Option<Box<TlsNote>>,
 }
 
 /// The beginning of a process's name.
@@ -219,6 +236,8 @@ pub(crate) struct ConnectionLog {
     progress: Box<[Progress]>,
     ended: Vec<EndedConnection>,
     lost: u64,
+    /// Of connections of TLS that are in the log.
+    notes: HashMap<FlowLabel, Box<TlsNote>>,
 }
 
 impl ConnectionLog {
@@ -244,6 +263,7 @@ impl ConnectionLog {
     /// Ends; what waits can still be taken.
     pub(crate) fn stop(&mut self) {
         self.progress = Box::default();
+        self.notes = HashMap::new();
     }
 
     #[inline]
@@ -264,6 +284,16 @@ impl ConnectionLog {
         if let Some(progress) = self.progress.get_mut(at) {
             *progress = Progress::of(label, handshake_us);
         }
+    }
+
+    /// Notes what TLS says of a connection that has begun.
+    pub(crate) fn note(&mut self, label: FlowLabel, server_name: Option<&str>, client: Option<&str>) {
+        if self.of(label).is_none() || (server_name, client) == (None, None) {
+            return;
+        }
+        let text = |text: Option<&str>| text.unwrap_or_default().into();
+        let note = TlsNote { server_name: text(server_name), client: text(client), fault: text(None) };
+        self.notes.insert(label, note.into());
     }
 
     /// A server has it: a process, or a plain server.
@@ -300,6 +330,7 @@ impl ConnectionLog {
         let Progress { handshake_us, process, opened, first_byte, .. } = *progress;
         let end = flow.end.unwrap_or(End::Proxy);
         progress.label = FlowLabel::NONE;
+        let tls = self.notes.remove(&flow.label);
         let Some(service) = self.services.get_mut(&flow.service) else { return };
         if end.is_well() {
             service.well += 1;
@@ -322,15 +353,22 @@ impl ConnectionLog {
             ended: now,
             figures,
             end,
+            tls,
         });
     }
 
     /// Records a connection that ended before it was a flow.
-    pub(crate) fn refused(
+    pub(crate) fn refused(&mut self, now: Instant, of: (FlowLabel, FourTuple, u32), end: End) {
+        self.refused_because(now, of, end, || None);
+    }
+
+    /// As [`refused`](Self::refused), with what TLS says of it.
+    pub(crate) fn refused_because(
         &mut self,
         now: Instant,
         (label, tuple, service): (FlowLabel, FourTuple, u32),
         end: End,
+        note: impl FnOnce() -> Option<TlsNote>,
     ) {
         if !self.is_on() {
             return;
@@ -351,6 +389,7 @@ impl ConnectionLog {
             ended: now,
             figures: Figures::default(),
             end,
+            tls: note().map(Box::new),
         });
     }
 

@@ -21,7 +21,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         while let Some((label, event)) = self.cx.next_client_event() {
             match event {
                 ClientEvent::Connected { service, tuple } => self.client_connected(label, service, tuple),
-                ClientEvent::Changed if self.prefaces.has(label) => self.read_header(label),
+                ClientEvent::Changed if self.prefaces.has(label) => self.read_preface(label),
                 ClientEvent::Changed if self.cx.tls.has(label) => self.session_changed(label),
                 ClientEvent::Opened => self.active_open_done(label),
                 ClientEvent::Changed => self.pump.enqueue(self.cx.flows, label),
@@ -43,6 +43,14 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
 
     /// Serves a client's new connection, whose first byte is the client's.
     pub(super) fn client_begins(&mut self, label: FlowLabel, service: u32, tuple: FourTuple) {
+        match self.awaits_hello(label, service, tuple) {
+            true => self.keep_reserve(),
+            false => self.begin_client(label, service, tuple),
+        }
+    }
+
+    /// Serves a client's new connection at its service, or at the one that its ClientHello asks for.
+    pub(super) fn begin_client(&mut self, label: FlowLabel, service: u32, tuple: FourTuple) {
         let now = self.cx.now;
         if self.dispatcher.service(service).is_none() {
             // The policy removed the service during the handshake, and it has no other connections.
@@ -77,6 +85,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         if self.cx.recorder.log.is_on() {
             let handshake = self.cx.tcp.figures(label).srtt_us;
             self.cx.recorder.log.began(label, handshake);
+            self.note_session(label);
         }
         self.find_application(label, service, tuple);
     }

@@ -37,7 +37,10 @@ mod tcp_end;
 mod tls_end;
 pub mod upstream;
 
+use std::sync::Arc;
+
 use csp_tcp::Buffer;
+use csp_tls::ClientIdentity;
 use csp_types::limits::CHANNEL_MESSAGE_LEN_MAX;
 use csp_types::{Instant, TraceKind};
 use csp_wire::channel::{CREDIT_WIDER, MESSAGE_HEADER_LEN, MessageHeader, MessageKind};
@@ -122,6 +125,11 @@ pub trait ClientEnd {
 
     /// Returns the application protocol that the client's TLS handshake has chosen (RFC 7301), if any.
     fn protocol(&self) -> Option<&[u8]> {
+        None
+    }
+
+    /// Returns whom the certificate of the client's TLS handshake names, if it has sent one.
+    fn identity(&self) -> Option<&Arc<ClientIdentity>> {
         None
     }
 

@@ -42,9 +42,12 @@ impl EndClass {
     pub const fn of(end: End) -> EndClass {
         match end {
             End::ClosedByClient | End::ClosedByServer => EndClass::Ok,
-            End::ClientReset | End::ClientSilent | End::HalfClosed | End::Handshake | End::Protocol => {
-                EndClass::Client
-            }
+            End::ClientReset
+            | End::ClientSilent
+            | End::HalfClosed
+            | End::Handshake
+            | End::UnknownName
+            | End::Protocol => EndClass::Client,
             End::ServerReset
             | End::ServerSilent
             | End::ServerLost

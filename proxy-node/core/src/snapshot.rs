@@ -207,7 +207,8 @@ impl<S> ProxyCore<S> {
 
     /// Returns the counters of the service at a place, if it is counted.
     fn counters_at(&self, place: usize, service: &Service) -> Option<&ServiceCounters> {
-        let counted = service.spec.local.is_none() && service.spec.address.port() != 0;
+        let is_reached = service.spec.address.port() != 0 || service.is_passed_to;
+        let counted = service.spec.local.is_none() && is_reached;
         self.recorder.services.get(place).filter(|_| counted)
     }
 

@@ -13,7 +13,7 @@ mod sessions;
 use csp_tls::{Failure, Session};
 use csp_types::{Duration, FlowLabel, FourTuple};
 
-use super::connection_log::End;
+use super::connection_log::{End, TlsNote};
 use super::context::{Context, Turn};
 use super::service::local::LocalServices;
 use super::{ProxyOutput, reason};
@@ -27,6 +27,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HANDSHAKE_MIN: Duration = Duration::from_secs(1);
 /// Window of a connection during its handshake: the longest chains of certificates fit.
 const HANDSHAKE_WINDOW: u32 = 16 * 1024;
+/// Longest reason of a failed handshake in the log, in bytes.
+const FAULT_LEN_MAX: usize = 200;
 /// Handshakes that are continued in one pass.
 const HANDSHAKES_PER_PASS: usize = 16;
 
@@ -210,7 +212,10 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     fn linger(&mut self, label: FlowLabel) {
         let Context { now, tcp, tls, .. } = &mut self.cx;
         let Some(secured) = tls.get_mut(label) else { return };
-        let is_broken = matches!(secured.session.failure(), Some(Failure::Protocol(_) | Failure::KeysUsedUp));
+        let is_broken = matches!(
+            secured.session.failure(),
+            Some(Failure::Protocol(_) | Failure::KeysUsedUp | Failure::Unnamed)
+        );
         let is_unread = secured.session.readable() > 0 || is_broken;
         if !is_unread && !secured.session.is_closed_by_peer() && !secured.peer_finished {
             return;
@@ -267,15 +272,28 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
+    /// Notes in the log what a session says of its client.
+    pub(super) fn note_session(&mut self, label: FlowLabel) {
+        let Some(session) = self.cx.tls.get(label).map(|secured| &secured.session) else { return };
+        let client = session.identity().map(|identity| &*identity.subject);
+        self.cx.recorder.log.note(label, None, client);
+    }
+
     fn end_handshake(&mut self, label: FlowLabel, end: End) {
         let begins = self.cx.tls.get_mut(label).and_then(|secured| secured.begins);
         let Some(Begins { service, tuple, .. }) = begins else { return };
+        let session = self.cx.tls.get(label).map(|secured| &secured.session);
+        self.cx.recorder.log.refused_because(self.cx.now, (label, tuple, service), end, || {
+            let session = session?;
+            let mut fault = session.failure().map(ToString::to_string).unwrap_or_default();
+            fault.truncate(fault.floor_char_boundary(FAULT_LEN_MAX));
+            Some(TlsNote { fault: fault.into(), ..TlsNote::default() })
+        });
         if let Some(window) = self.cx.tls.release(label) {
             self.pump.release(window);
         }
         let counted = self.dispatcher.counted(service);
         self.cx.recorder.services.refused(counted, end);
-        self.cx.recorder.log.refused(self.cx.now, (label, tuple, service), end);
         self.cx.recorder.counters.tls_handshakes_failed += 1;
     }
 }

@@ -65,7 +65,8 @@ impl Gateway {
 
     /// Ends all present connections of clients in order, since this proxy is to serve no more: idle ones end
     /// at once, others after the responses to the requests that have begun, with `Connection: close` or
-    /// GOAWAY. Connections that begin later are served as usual until the next call.
+    /// GOAWAY; those without a request yet after their first response. Connections that begin later are
+    /// served as usual until the next call.
     pub fn drain_all(&mut self, now: Instant) {
         for (label, connection) in self.clients.iter_mut() {
             if connection.drain(now) {

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
+mod certificates;
 mod client;
 mod clock;
 mod counters;
@@ -21,6 +22,7 @@ pub mod spec;
 mod table;
 mod timers;
 
+pub use certificates::CertificateFields;
 pub use counters::{CLASSES, LATENCY_BOUNDS_NS, RuleCounters, ServiceCounters, Snapshot, UpstreamCounters};
 pub use gateway::Gateway;
 pub use reason::Reason;

@@ -1,10 +1,12 @@
 //! What all connections of a worker share.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use csp_http::Limits;
 use csp_http::head::Scratch;
 use csp_http::limits::HEAD_LEN_MAX;
+use csp_proxy_core::ClientIdentity;
 use csp_proxy_core::service::upstream::Request;
 use csp_types::{FlowLabel, Instant};
 
@@ -36,6 +38,8 @@ pub(crate) struct Work {
     pub(crate) carried: usize,
     pub(crate) random: Random,
     pub(crate) clock: Clock,
+    /// The identity in the certificate of the client whose request begins, if members are told of it.
+    pub(crate) identity: Option<Arc<ClientIdentity>>,
 }
 
 /// Most exchanges whose memory is kept for later ones.
@@ -123,6 +127,7 @@ impl Shared {
                 carried: 0,
                 random: Random::new(seed),
                 clock: Clock::default(),
+                identity: None,
             },
         }
     }

@@ -18,6 +18,8 @@ use csp_http::head::{Host, Scheme};
 use csp_http::route::{PathRewrite, Redirect, RouteSpec, Routes, Weights};
 use csp_types::Prefix;
 
+use crate::CertificateFields;
+
 pub use error::{ConfigError, Mistake};
 pub use timeouts::{TimeoutOverrides, Timeouts};
 
@@ -166,6 +168,8 @@ pub struct ServiceConfig {
     pub trusted: Vec<Prefix>,
     /// The fields of origin that members see.
     pub origin: OriginFields,
+    /// What members see of clients' certificates.
+    pub certificate: CertificateFields,
     /// Whether requests get an `X-Request-Id`.
     pub request_id: bool,
     /// Whether requests get a `traceparent`.
@@ -196,6 +200,7 @@ impl ServiceConfig {
             body_len_max: 1 << 40,
             trusted: Vec::new(),
             origin: OriginFields { x_forwarded: true, forwarded: false },
+            certificate: CertificateFields::default(),
             request_id: false,
             trace: true,
             retries: 1,
@@ -237,6 +242,7 @@ pub struct HttpService {
     pub(crate) body_len_max: u64,
     pub(crate) trusted: Box<[Prefix]>,
     pub(crate) origin: OriginFields,
+    pub(crate) certificate: CertificateFields,
     pub(crate) request_id: bool,
     pub(crate) trace: bool,
     pub(crate) retries: u8,
@@ -279,6 +285,7 @@ impl HttpService {
             body_len_max: config.body_len_max,
             trusted: config.trusted.into(),
             origin: config.origin,
+            certificate: config.certificate,
             request_id: config.request_id,
             trace: config.trace,
             retries: config.retries,

@@ -119,8 +119,16 @@ impl Name {
             b"www-authenticate",
             b"pragma",
         ];
-        self == Name::Other && !NEVER.iter().any(|never| name.eq_ignore_ascii_case(never))
+        let is_never = NEVER.iter().any(|never| name.eq_ignore_ascii_case(never));
+        self == Name::Other && !is_never && !is_of_certificate(name)
     }
+}
+
+/// Returns whether a field says something of a client's certificate: `Client-Cert` and `Client-Cert-Chain`
+/// (RFC 9440), and those whose names begin with `X-SSL-Client`. Only the proxy writes them.
+pub fn is_of_certificate(name: &[u8]) -> bool {
+    let begins = |start: &[u8]| name.get(..start.len()).is_some_and(|begin| is_same(begin, start));
+    is_same(name, b"Client-Cert") || is_same(name, b"Client-Cert-Chain") || begins(b"X-SSL-Client")
 }
 
 fn is_lookalike(name: &[u8], text: &[u8]) -> bool {

@@ -195,6 +195,31 @@ fn what_an_untrusted_peer_says_of_proxies_before_it_is_dropped() {
 }
 
 #[test]
+fn what_a_client_says_of_its_certificate_is_dropped_whoever_it_is() {
+    let fields = "Client-Cert: :a:\r\nclient_cert: :a:\r\nClient-Cert-Chain: :a:\r\nX-SSL-Client-Verify: SUCCESS\r\n\
+        x_ssl_client_subject: CN=a\r\nX-SSL-Client-Anything: a\r\n";
+    let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}Client: 1\r\nX-SSL: 1\r\n\r\n");
+    for is_trusted in [false, true] {
+        assert_eq!(
+            forward(&text, "192.0.2.1", |how| how.origin.is_trusted = is_trusted),
+            "GET / HTTP/1.1\r\nHost: a\r\nClient: 1\r\nX-SSL: 1\r\n\r\n"
+        );
+    }
+    let edits = |edits: Vec<Edit>| -> &'static Edits { Box::leak(Box::new(Edits::new(edits).unwrap())) };
+    let mut out = [0; 256];
+    let none = edits(vec![]);
+    let len = trailers(&mut out, b"X-Sum: 1\r\nClient-Cert: :a:\r\nX-SSL-Client-Verify: a\r\n\r\n", none);
+    assert_eq!(&out[..len.unwrap()], b"0\r\nX-Sum: 1\r\n\r\n");
+    // What the proxy says is subject to edits.
+    let extra: &'static [(&'static [u8], &'static [u8])] =
+        &[(b"Client-Cert", b":b:"), (b"X-SSL-Client-Verify", b"NONE")];
+    let text = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let edits = edits(vec![Edit::Remove("client-cert".into())]);
+    let forwarded = forward(text, "192.0.2.1", |how| (how.extra, how.edits) = (extra, edits));
+    assert_eq!(forwarded, "GET / HTTP/1.1\r\nHost: a\r\nX-SSL-Client-Verify: NONE\r\n\r\n");
+}
+
+#[test]
 fn connection_does_not_nominate_expect() {
     let text = "PUT / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nConnection: expect, x-a\r\nX-A: 1\r\n\
         Content-Length: 1\r\n\r\n";

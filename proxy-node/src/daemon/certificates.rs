@@ -8,12 +8,21 @@
 //! few seconds: a certificate that was renewed is for new connections, without a restart. While new files are
 //! wrong, or only one of the two has come, the old ones stay in use.
 
+mod authorities;
+mod secret;
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use authorities::{Authorities, Verifies};
+use secret::TicketSecret;
+pub use secret::read as read_ticket_secret;
 
 use csp_daemon::private_file;
 use csp_policy::{Policy, ServiceTls};
@@ -44,6 +53,9 @@ struct Loaded {
 struct Offered {
     options: ServiceTls,
     stamps: Vec<[Option<Stamp>; 2]>,
+    /// The files of its clients' authority, and the version of the secret of tickets.
+    clients: Option<[Option<Stamp>; 2]>,
+    secret: u64,
     tickets: Option<Arc<dyn ProducesTickets>>,
     tls: ServerTls,
 }
@@ -55,6 +67,10 @@ pub struct Certificates {
     loaded: HashMap<String, Loaded>,
     /// What the files of all names were at the last try, usable or not.
     tried: HashMap<String, [Option<Stamp>; 2]>,
+    /// By which clients are verified.
+    authorities: Authorities,
+    /// Of which the keys of tickets are derived.
+    secret: TicketSecret,
     /// By the service's name.
     offered: HashMap<String, Offered>,
     looked: Option<Instant>,
@@ -62,25 +78,28 @@ pub struct Certificates {
 
 impl Default for Certificates {
     fn default() -> Self {
-        Certificates::new(Path::new(DEFAULT_FOLDER))
+        Certificates::new(Path::new(DEFAULT_FOLDER), None)
     }
 }
 
 impl Certificates {
-    /// None yet, of this folder.
-    pub fn new(folder: &Path) -> Self {
+    /// None yet, of this folder. `secret`: a file with the secret of tickets, which other proxies have, too.
+    pub fn new(folder: &Path, secret: Option<&Path>) -> Self {
         Certificates {
             folder: folder.to_owned(),
             provider: Arc::new(ring::default_provider()),
             loaded: HashMap::new(),
             tried: HashMap::new(),
+            authorities: Authorities::default(),
+            secret: TicketSecret::of(secret),
             offered: HashMap::new(),
             looked: None,
         }
     }
 
     /// Reads what the services of a policy need, as far as it has changed. The error names every certificate
-    /// that cannot be used; where there was one before, that stays.
+    /// that cannot be used; where there was one before, that stays, unless its service demands something else
+    /// of its clients now: that service is not served until it can demand it.
     pub fn load(&mut self, policy: &Policy) -> Result<(), String> {
         let mut wrong = Vec::new();
         let names: Vec<&String> = policy.tls_services().flat_map(|(_, tls)| &tls.certificates).collect();
@@ -100,10 +119,17 @@ impl Certificates {
                 Err(_) => {}
             }
         }
+        wrong.extend(self.authorities.load(&self.folder, &self.provider, policy));
+        wrong.extend(self.secret.load().err().map(|error| format!("tls.ticket_secret: {error}")));
         self.offered.retain(|name, _| policy.tls_services().any(|(service, _)| service.name == *name));
         for (service, tls) in policy.tls_services() {
             let offered = ServiceTls { alpn: service.alpn(), ..tls.clone() };
             if let Err(error) = self.offer(&service.name, &offered) {
+                // What was offered before stays, but lets in nobody whom the policy refuses now.
+                let demands = |of: &ServiceTls| (of.clients.clone(), of.min_version);
+                self.offered.retain(|name, former| {
+                    *name != service.name || demands(&former.options) == demands(&offered)
+                });
                 wrong.push(format!("service {}: {error}", service.name));
             }
         }
@@ -127,6 +153,8 @@ impl Certificates {
         }
         self.looked = Some(now);
         self.tried.iter().any(|(name, stamps)| *stamps != self.stamps(name))
+            || self.authorities.have_changed(&self.folder)
+            || self.secret.has_changed()
     }
 
     /// Makes what a service offers, unless it is made of the same.
@@ -148,7 +176,15 @@ impl Certificates {
             options.certificates.iter().filter_map(|name| self.loaded.get(name)).collect();
         let stamps: Vec<_> = used.iter().map(|loaded| loaded.stamps).collect();
         let former = self.offered.get(service);
-        if former.is_some_and(|offered| offered.options == *options && offered.stamps == stamps) {
+        let clients = options.clients.as_ref().map(|of| self.authorities.verifies(&self.provider, of));
+        let clients = clients.transpose()?;
+        let of_clients = clients.as_ref().map(|clients| clients.stamps);
+        let verifies_alike =
+            |offered: &&Offered| offered.options.clients == options.clients && offered.clients == of_clients;
+        let secret = self.secret.version();
+        if former.filter(verifies_alike).is_some_and(|offered| {
+            (&offered.options, &offered.stamps, offered.secret) == (options, &stamps, secret)
+        }) {
             return Ok(());
         }
         let certificates: Vec<Certificate> = used.iter().map(|loaded| loaded.certificate.clone()).collect();
@@ -156,14 +192,18 @@ impl Certificates {
             csp_policy::TlsVersion::Tls12 => TlsVersion::Tls12,
             csp_policy::TlsVersion::Tls13 => TlsVersion::Tls13,
         };
-        // Sessions are resumed after a certificate was renewed, too.
-        let tickets =
-            former.and_then(|offered| offered.tickets.clone()).or_else(|| ring::Ticketer::new().ok());
+        // Sessions are resumed after a certificate was renewed, too, but not after other clients are refused.
+        let kept = former.filter(verifies_alike).and_then(|offered| offered.tickets.clone());
+        let shared = self.secret.keys(&self.provider, &binding(service, clients.as_ref()));
+        let tickets = shared.or(kept).or_else(|| ring::Ticketer::new().ok());
+        let verifier = clients.map(|clients| clients.verifier);
         let provider = Arc::clone(&self.provider);
         let with = (provider, Arc::new(DefaultTimeProvider) as Arc<_>);
-        let tls = ServerTls::new(with, &certificates, least, &options.alpn, tickets.clone());
+        let (protocols, tickets_too) = (&options.alpn, tickets.clone());
+        let tls = ServerTls::with_clients(with, &certificates, least, protocols, tickets_too, verifier);
         let tls = tls.map_err(|error| error.to_string())?;
-        let offered = Offered { options: options.clone(), stamps, tickets, tls };
+        let options = options.clone();
+        let offered = Offered { options, stamps, clients: of_clients, secret, tickets, tls };
         self.offered.insert(service.to_owned(), offered);
         Ok(())
     }
@@ -173,11 +213,7 @@ impl Certificates {
     }
 
     fn stamps(&self, name: &str) -> [Option<Stamp>; 2] {
-        let stamp = |path: PathBuf| {
-            let file = fs::metadata(path).ok()?;
-            Some((file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
-        };
-        self.files(name).map(stamp)
+        self.files(name).map(|path| stamp(&path))
     }
 
     fn read(&self, name: &str) -> Result<Certificate, String> {
@@ -187,16 +223,32 @@ impl Certificates {
             false => (private_file::read(&chain, FILE_LEN_MAX), chain.clone()),
         };
         let of = |path: &Path, error: String| format!("certificate {name}: {}: {error}", path.display());
-        let chain_text = read_public(&chain).map_err(|error| of(&chain, error))?;
+        let chain_text = read_public(&chain, FILE_LEN_MAX).map_err(|error| of(&chain, error))?;
         let key_text = key_text.map_err(|error| of(&key, error))?;
         Certificate::from_pem(&self.provider, name, &chain_text, key_text.as_bytes())
             .map_err(|error| of(&key, error.to_string()))
     }
 }
 
-fn read_public(path: &Path) -> Result<Vec<u8>, String> {
+/// Returns what tickets are bound to: the service, and how its clients are verified.
+fn binding(service: &str, clients: Option<&Verifies>) -> Vec<u8> {
+    let clients = clients.map_or(&[][..], |clients| &clients.binding);
+    [service.as_bytes(), &[0], clients].concat()
+}
+
+/// Returns the state of a file; `None`: there is none.
+fn stamp(path: &Path) -> Option<Stamp> {
+    let file = fs::metadata(path).ok()?;
+    Some((file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
+}
+
+/// Reads a file without secrets of at most so many bytes.
+fn read_public(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
-    file.take(FILE_LEN_MAX).read_to_end(&mut bytes).map_err(|error| format!("cannot be read: {error}"))?;
+    file.take(most + 1).read_to_end(&mut bytes).map_err(|error| format!("cannot be read: {error}"))?;
+    if bytes.len() as u64 > most {
+        return Err(format!("has more than {most} bytes, the most that are allowed"));
+    }
     Ok(bytes)
 }

@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use crate::core::EndedConnection;
 
+use super::certificates::read_ticket_secret;
 use super::curve_keys::{DEFAULT_FOLDER, KeyRing};
 use super::record_log::{LogSection as RecordLogSection, Recorded};
 
@@ -72,11 +73,14 @@ pub struct TlsSection {
     /// Folder of the certificates that the policy names: of each a chain `NAME.pem` and its private key
     /// `NAME.key`, of mode 600. Default: `/etc/csp/tls`, which need not exist.
     pub certificates: PathBuf,
+    /// A file with a secret of at least 32 random bytes, of mode 600, the same on all proxies: sessions are
+    /// then resumed at each of them. Absent: at the proxy where they began.
+    pub ticket_secret: Option<PathBuf>,
 }
 
 impl Default for TlsSection {
     fn default() -> Self {
-        TlsSection { certificates: super::certificates::DEFAULT_FOLDER.into() }
+        TlsSection { certificates: super::certificates::DEFAULT_FOLDER.into(), ticket_secret: None }
     }
 }
 
@@ -185,6 +189,10 @@ impl Config {
         range("tcp.time_wait_s", self.tcp.time_wait_s, 1, 240);
         for wrong in KeyRing::load(&self.messages.curve_keys).wrong() {
             problems.add("messages.curve_keys", wrong);
+        }
+        let secret = self.tls.ticket_secret.as_ref().map(|path| read_ticket_secret(path));
+        if let Some(wrong) = secret.and_then(Result::err) {
+            problems.add("tls.ticket_secret", wrong);
         }
         let of_worker = self.capacity.connections + 2 * HAIRPINS + UPSTREAMS;
         let indices = of_worker as u64 * u64::from(self.workers);

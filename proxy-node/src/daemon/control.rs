@@ -154,7 +154,7 @@ async fn serve(
     let names = Names::default();
     let looking = tokio::spawn(names.clone().serve());
     let (folder, mut in_force) = (config.messages.curve_keys.as_path(), None::<ActivePolicy>);
-    let mut certificates = Certificates::new(&config.tls.certificates);
+    let mut certificates = Certificates::new(&config.tls.certificates, config.tls.ticket_secret.as_deref());
     let ended = loop {
         match shell.next().await {
             Event::Membership(now) => send_registered(workers, config.node.id, &now),
@@ -233,13 +233,13 @@ fn policy_check(
     plans: Plans,
 ) -> PolicyCheck {
     let (folder, node) = (config.messages.curve_keys.clone(), config.node.id);
-    let certificates = config.tls.certificates.clone();
+    let (certificates, secret) = (config.tls.certificates.clone(), config.tls.ticket_secret.clone());
     Arc::new(move |policy: &Policy| {
         check_memory(policy)?;
         let planned = plans.of(policy)?;
         modules.check(&planned)?;
         policy::flows::check(&planned, &node, &costs)?;
-        Certificates::new(&certificates).load(policy)?;
+        Certificates::new(&certificates, secret.as_deref()).load(policy)?;
         policy::HttpServices::default().of(policy, |_| 0)?;
         if policy.all_channels().all(|channel| channel.curve.is_none()) {
             return Ok(());

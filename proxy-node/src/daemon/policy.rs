@@ -5,6 +5,7 @@ pub mod flows;
 mod framing;
 mod http;
 mod queries;
+mod sni;
 
 pub(super) use http::HttpServices;
 pub(super) use queries::{formats as channel_formats, outputs as stage_outputs};
@@ -106,6 +107,7 @@ pub fn translate(
         between: None,
         accept_proxy_from: s.accept_proxy_from.clone(),
         tls: certificates.of(&s.name),
+        sni: sni::names(&s.sni),
         servers: server_options(&s.servers, s.vip),
         tcp: translate_tcp(&s.tcp),
         backlog: BacklogLimits {

@@ -14,9 +14,17 @@
 //! The provider of cryptography is its user's. 0-RTT data is not accepted: it can be replayed.
 
 mod certificates;
+mod clients;
+mod hello;
 mod server;
+mod server_names;
 mod session;
+mod tickets;
 
 pub use certificates::{Certificate, CertificateError};
+pub use clients::{ClientIdentity, ClientVerifier, ClientsError};
+pub use hello::{CLIENT_HELLO_LEN_MAX, Hello, HelloReader, MalformedHello, server_name};
 pub use server::{ConfigError, ServerTls, TlsVersion};
+pub use server_names::ServerNames;
 pub use session::{Failure, Session};
+pub use tickets::{TICKET_SECRET_LEN_MIN, TicketKeys};

@@ -10,7 +10,7 @@ use rustls::time_provider::TimeProvider;
 use rustls::version::{TLS12, TLS13};
 
 use super::certificates::ByServerName;
-use super::{Certificate, CertificateError};
+use super::{Certificate, CertificateError, ClientVerifier};
 
 /// A version of the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -45,6 +45,8 @@ pub enum ConfigError {
 #[derive(Clone)]
 pub struct ServerTls {
     config: Arc<ServerConfig>,
+    /// How clients' certificates are verified; `None`: they are not asked for one.
+    clients: Option<ClientVerifier>,
 }
 
 impl ServerTls {
@@ -55,11 +57,26 @@ impl ServerTls {
     /// # Errors
     /// If there is no certificate, or the provider lacks what a version needs.
     pub fn new(
+        with: (Arc<CryptoProvider>, Arc<dyn TimeProvider>),
+        certificates: &[Certificate],
+        least: TlsVersion,
+        protocols: &[String],
+        tickets: Option<Arc<dyn ProducesTickets>>,
+    ) -> Result<Self, ConfigError> {
+        ServerTls::with_clients(with, certificates, least, protocols, tickets, None)
+    }
+
+    /// As [`new`](Self::new); clients are asked for a certificate if `clients` says how it is verified.
+    ///
+    /// # Errors
+    /// As of [`new`](Self::new).
+    pub fn with_clients(
         (provider, time): (Arc<CryptoProvider>, Arc<dyn TimeProvider>),
         certificates: &[Certificate],
         least: TlsVersion,
         protocols: &[String],
         tickets: Option<Arc<dyn ProducesTickets>>,
+        clients: Option<ClientVerifier>,
     ) -> Result<Self, ConfigError> {
         let resolver = ByServerName::new(certificates).ok_or(ConfigError::NoCertificate)?;
         let versions: &[_] = match least {
@@ -68,7 +85,11 @@ impl ServerTls {
         };
         let config = ServerConfig::builder_with_details(provider, time).with_protocol_versions(versions);
         let config = config.map_err(|error| ConfigError::Provider(error.to_string()))?;
-        let mut config = config.with_no_client_auth().with_cert_resolver(Arc::new(resolver));
+        let config = match &clients {
+            None => config.with_no_client_auth(),
+            Some(clients) => config.with_client_cert_verifier(clients.verifier()),
+        };
+        let mut config = config.with_cert_resolver(Arc::new(resolver));
         config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         // 0-RTT can be replayed.
         config.max_early_data_size = 0;
@@ -77,7 +98,12 @@ impl ServerTls {
             Some(tickets) => config.ticketer = tickets,
             None => config.send_tls13_tickets = 0,
         }
-        Ok(ServerTls { config: Arc::new(config) })
+        Ok(ServerTls { config: Arc::new(config), clients })
+    }
+
+    /// Returns how clients' certificates are verified.
+    pub(crate) fn clients(&self) -> Option<&ClientVerifier> {
+        self.clients.as_ref()
     }
 
     pub(crate) fn config(&self) -> Arc<ServerConfig> {

@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
-use rustls::{AlertDescription, Error};
+use rustls::{AlertDescription, Error, HandshakeKind};
 
-use super::ServerTls;
+use super::{ClientIdentity, ClientVerifier, ServerTls};
 
 /// A record's header: type, version, length (RFC 8446 §5.1).
 const HEADER_LEN: usize = 5;
@@ -38,6 +39,9 @@ pub enum Failure {
     /// The keys may encrypt no more.
     #[error("the session's keys are used up")]
     KeysUsedUp,
+    /// The client's certificate was verified, and names nobody who can be passed on.
+    #[error("the client's certificate is too long, or its names are")]
+    Unnamed,
 }
 
 /// Records that were sent and are not acknowledged.
@@ -72,6 +76,10 @@ pub struct Session {
     closing: bool,
     closed: bool,
     failure: Option<Failure>,
+    /// How the client's certificate is verified, until the handshake is complete.
+    clients: Option<ClientVerifier>,
+    /// Whom the client's certificate names.
+    identity: Option<Arc<ClientIdentity>>,
 }
 
 impl Session {
@@ -95,6 +103,8 @@ impl Session {
             closing: false,
             closed: false,
             failure: None,
+            clients: tls.clients().cloned(),
+            identity: None,
         })
     }
 }
@@ -185,6 +195,12 @@ impl Session {
         self.connection.alpn_protocol()
     }
 
+    /// Returns whom the client's certificate names, after the handshake; `None`: it has sent none.
+    #[must_use]
+    pub fn identity(&self) -> Option<&Arc<ClientIdentity>> {
+        self.identity.as_ref()
+    }
+
     /// Returns whether the peer has ended its stream, by close_notify: nothing follows the readable bytes.
     #[inline]
     #[must_use]
@@ -234,7 +250,7 @@ impl Session {
                 Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
                 Ok(ConnectionState::PeerClosed) => self.closed_by_peer = true,
                 Ok(ConnectionState::WriteTraffic(_)) => {
-                    self.established = true;
+                    self.handshake_done();
                     goes_on = false;
                 }
                 // 0-RTT is off, and later states are unknown.
@@ -256,6 +272,26 @@ impl Session {
         if self.incoming.is_empty() {
             self.incoming = Vec::new();
         }
+    }
+
+    /// Notes that the handshake is complete, unless the client's certificate is not what it should be.
+    fn handshake_done(&mut self) {
+        if let Some(clients) = self.clients.take() {
+            let chain = self.connection.peer_certificates();
+            let verified = match self.connection.handshake_kind() {
+                // rustls has verified it.
+                Some(HandshakeKind::Full | HandshakeKind::FullWithHelloRetryRequest) => Ok(()),
+                _ => clients.verify_again(chain),
+            };
+            self.identity = chain.and_then(<[_]>::first).and_then(ClientIdentity::of).map(Arc::new);
+            let unread = chain.is_some_and(|chain| !chain.is_empty()) && self.identity.is_none();
+            match verified {
+                Err(error) => self.failure = Some(Failure::Protocol(error)),
+                Ok(()) if unread => self.failure = Some(Failure::Unnamed),
+                Ok(()) => {}
+            }
+        }
+        self.established |= self.failure.is_none();
     }
 }
 

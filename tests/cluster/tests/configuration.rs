@@ -223,8 +223,13 @@ fn example(tier: Tier) -> (String, String) {
 #[test]
 fn examples_are_right_and_have_every_option() {
     let files = Files::new("examples");
+    // A secret is read when a configuration is checked.
+    let secret = files.0.join("ticket-secret");
+    fs::write(&secret, [7; 48]).unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
     for tier in Tier::ALL {
         let (plain, all) = example(tier);
+        let all = all.replace("/etc/csp/tls-ticket-secret", &secret.to_string_lossy());
         let path = files.0.join("example.yaml");
         for text in [&plain, &all] {
             fs::write(&path, text).unwrap();

@@ -2,6 +2,13 @@
 //! and of a plain server; certificates by name, renewed while it serves, and missing.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
+#[path = "tls/clients.rs"]
+mod clients;
+#[path = "tls/pass.rs"]
+mod pass;
+#[path = "tls/tickets.rs"]
+mod tickets;
+
 use std::fs;
 use std::path::PathBuf;
 
@@ -32,10 +39,12 @@ services:
   - {{name: secure-upload, vip: {VIP}, port: {UPLOAD}, tls: {{certificates: [www.csp.test]}}, pool: [{{node: an-1, port: 8080}}]}}
   - {{name: modern, vip: {VIP}, port: {MODERN}, tls: {{certificates: [www.csp.test], min_version: '1.3'}}, pool: [{{node: an-1, port: 80}}]}}
   - {{name: plain, vip: {VIP}, port: {PLAIN}, tls: {{certificates: [www.csp.test]}}, pool: [{{address: {CLIENT_ADDRESS}, port: {PLAIN_SERVER}}}]}}
-egress:
+{}{}egress:
   - {{address: 10.76.0.101, destinations: [10.76.0.0/24]}}
 connection_log: {{}}
-"
+",
+        pass::services(),
+        clients::services()
     )
 }
 
@@ -71,6 +80,8 @@ fn serve(cluster: &mut Cluster) {
     cluster.start_nginx().unwrap();
     cluster.start_upload().unwrap();
     cluster.start_outside(PLAIN_SERVER).unwrap();
+    pass::start(cluster);
+    clients::start(cluster);
     apply(cluster, &policy("rsa.csp.test")).unwrap();
     cluster.wait_served().unwrap();
     for port in [WEB, UPLOAD, PLAIN, MODERN] {
@@ -197,6 +208,8 @@ fn run(name: &str, san: San, edge: bool) {
     let Some(mut cluster) = cluster else { return };
     serve(&mut cluster);
     names_and_versions(&cluster);
+    pass::names_lead_to_servers(&cluster);
+    clients::certificates_decide(&cluster);
     bytes_are_whole(&cluster);
     lacking_certificate(&cluster);
     is_renewed(&cluster);

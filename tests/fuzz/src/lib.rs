@@ -12,6 +12,8 @@
 //!
 //! The framings of messages: one outcome for any slices, within the bounds.
 //!
+//! The ClientHello of TLS: one outcome for any slices and records.
+//!
 //! HTTP/1.1: one outcome for any slices; what is forwarded means the same to the next program.
 //!
 //! HTTP/2: each accepted head is one head of HTTP/1.1; every stream and connection ends, within the bounds.
@@ -30,6 +32,7 @@
 mod context;
 mod declarations;
 mod formats;
+mod hello;
 mod http;
 mod http2;
 mod lan;
@@ -53,6 +56,7 @@ mod zmtp;
 pub use context::CONTEXT;
 pub use declarations::DECLARATIONS;
 pub use formats::{FORMATS_JSON, FORMATS_MESSAGE, FORMATS_SCHEMA};
+pub use hello::CLIENT_HELLO;
 pub use http::{HTTP_BODY, HTTP_EXCHANGE, HTTP_HEAD, HTTP_ROUTE};
 pub use http2::{HTTP2_CLIENT, HTTP2_MEMBER};
 pub use lan::{ARP, ETHERNET, ICMP, IPV4, IPV6, PROXY_PROTOCOL, TCP};

@@ -195,6 +195,7 @@ targets! {
     agent: AGENT,
     arp: ARP,
     channel: CHANNEL,
+    client_hello: CLIENT_HELLO,
     context: CONTEXT,
     declarations: DECLARATIONS,
     election: ELECTION,

@@ -22,15 +22,16 @@ const BODY_LEN_MAX: usize = 16 << 10;
 
 /// Notes what is wrong with services that read HTTP, and with those that they lead to.
 pub(crate) fn check(policy: &Policy, problems: &mut Problems) {
-    let services: HashMap<&str, &Service> =
-        policy.services.iter().map(|service| (service.name.as_str(), service)).collect();
-    let reached: HashSet<&str> = policy.http_services().flat_map(|(_, http)| http.targets()).collect();
+    let services = policy.by_name();
+    let routed: HashSet<&str> = policy.http_services().flat_map(|(_, http)| http.targets()).collect();
+    let passed = policy.services.iter().flat_map(|service| &service.sni).map(|sni| sni.service.as_str());
+    let reached: HashSet<&str> = routed.iter().copied().chain(passed).collect();
     for (index, service) in policy.services.iter().enumerate() {
         let at = format!("services[{index}]");
         if !service.has_end() {
             check_without_end(service, &reached, &at, problems);
         }
-        if service.servers.http2 && !reached.contains(service.name.as_str()) {
+        if service.servers.http2 && !routed.contains(service.name.as_str()) {
             let message = "no route of a service with http leads to it: its servers get what clients send";
             problems.add(format!("{at}.servers.http2"), message.to_owned());
         }
@@ -66,13 +67,13 @@ fn check_without_end(service: &Service, reached: &HashSet<&str>, at: &str, probl
         problems.add(format!("{at}.servers.check.http"), message.to_owned());
     }
     if !reached.contains(service.name.as_str()) {
-        let message =
-            "no client reaches it: it has no vip and port, and no route of a service with http leads to it";
+        let message = "no client reaches it: it has no vip and port, and neither a route of a service with http nor a name of sni leads to it";
         problems.add(at.to_owned(), message.to_owned());
     }
     for (field, is_named) in [
         ("tls", service.tls.is_some()),
         ("http", service.http.is_some()),
+        ("sni", !service.sni.is_empty()),
         ("accept_proxy_from", !service.accept_proxy_from.is_empty()),
         ("via", service.via == Via::Network),
         ("protocol", service.protocol == Protocol::Udp),

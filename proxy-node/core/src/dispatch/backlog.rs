@@ -13,7 +13,11 @@
 
 use std::collections::VecDeque;
 
+use csp_tcp::Stack;
 use csp_types::{Duration, FlowLabel};
+
+use super::Dispatcher;
+use crate::flow::FlowTable;
 
 /// How long a connection waits while no process of the service listens anywhere. A server that is restarted
 /// within this time keeps its clients.
@@ -85,6 +89,16 @@ impl Backlog {
         if self.queue.len() > 2 * self.waiting + STALE_MAX {
             self.queue.retain(|(arrived, label)| waits(*arrived, *label));
         }
+    }
+}
+
+impl Dispatcher {
+    /// Removes a connection that is about to end from its service's backlog, if it waits there.
+    pub(crate) fn leave_backlog(&mut self, flows: &mut FlowTable, tcp: &mut Stack, label: FlowLabel) {
+        let Some(flow) = flows.get_mut(label).filter(|flow| flow.waiting) else { return };
+        flow.waiting = false;
+        let service = flow.service;
+        self.left_backlog(flows, tcp, service);
     }
 }
 

@@ -6,10 +6,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use csp_tcp::{CongestionControl, ConnectionOptions, EcnMode, StackConfig};
-use csp_tls::ServerTls;
+use csp_tls::{ServerNames, ServerTls};
 use csp_types::{FlowLabel, Instant, NodeId, Prefix};
 
 use super::Dispatcher;
@@ -96,6 +97,9 @@ pub struct ServiceSpec {
     pub accept_proxy_from: Vec<Prefix>,
     /// TLS of its clients, which ends here; `None`: their bytes are passed on as they are.
     pub tls: Option<ServerTls>,
+    /// The services to whose pools connections go on as they are, by the server's name that their client asks
+    /// for (SNI); `None`: names are not looked at.
+    pub sni: Option<Arc<ServerNames<Box<str>>>>,
     /// How the plain servers of its pool are reached.
     pub servers: ServerOptions,
     /// TCP options of its connections.
@@ -115,6 +119,7 @@ impl ServiceSpec {
             between: None,
             accept_proxy_from: Vec::new(),
             tls: None,
+            sni: None,
             servers: ServerOptions::default(),
             tcp: ServiceTcp::default(),
             backlog: BacklogLimits::default(),
@@ -178,6 +183,8 @@ pub(crate) struct Service {
     flows: usize,
     /// `false` once the policy no longer names it; its connections continue.
     pub(crate) active: bool,
+    /// Whether connections come to it by the server's name that their client asks for.
+    pub(crate) is_passed_to: bool,
 }
 
 impl Service {
@@ -323,6 +330,9 @@ impl Services {
             }
         }
         let (mut listen, mut begun) = (Vec::new(), Vec::new());
+        let by_name: Vec<_> = specs.iter().filter_map(|spec| spec.sni.clone()).collect();
+        let by_name: HashSet<&str> =
+            by_name.iter().flat_map(|names| names.values()).map(|target| &**target).collect();
         for spec in specs {
             let (name, address) = (spec.name.clone(), spec.address);
             let known = self.by_name.get(&name).copied();
@@ -333,6 +343,7 @@ impl Services {
             let named = |s: &PoolServer| Some((pools.name(now, s.host, s.port, number)?, *s));
             let named: Vec<(MemberId, PoolServer)> = spec.pool.iter().filter_map(named).collect();
             let Some(service) = self.get_mut(number) else { continue };
+            service.is_passed_to = by_name.contains(&*spec.name);
             (service.spec, service.active) = (spec, true);
             let former = service.set_members(&named);
             former.into_iter().for_each(|member| pools.unname(member, number));
@@ -368,6 +379,7 @@ impl Services {
             backlog_full: false,
             flows: 0,
             active: true,
+            is_passed_to: false,
         });
         let number = slot.generation << PLACE_BITS | at;
         self.by_name.insert(name, number);

@@ -42,8 +42,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         service: u32,
     ) -> Result<bool, u32> {
         let spec = self.dispatcher.service(service).map(|service| &service.spec);
-        if spec.is_some_and(|spec| spec.tls.is_some()) {
-            return Ok(false); // the program speaks TLS, which ends behind the LAN
+        if spec.is_some_and(|spec| spec.tls.is_some() || spec.sni.is_some()) {
+            return Ok(false); // the program speaks TLS, which a connection over the LAN ends or passes on
         }
         let local = spec.and_then(|spec| spec.local);
         if let Some(owner) = local.and_then(|number| self.local.elsewhere(number)) {

@@ -1,6 +1,9 @@
 //! The client's end of a flow over TLS.
 
+use std::sync::Arc;
+
 use csp_tcp::{Buffer, Stack, State};
+use csp_tls::ClientIdentity;
 use csp_types::{FlowLabel, Instant};
 
 use super::ClientEnd;
@@ -40,6 +43,10 @@ impl ClientEnd for TlsEnd<'_> {
 
     fn protocol(&self) -> Option<&[u8]> {
         self.tls.get(self.label)?.session.protocol()
+    }
+
+    fn identity(&self) -> Option<&Arc<ClientIdentity>> {
+        self.tls.get(self.label)?.session.identity()
     }
 
     fn write(&mut self, bytes: &[u8], _: Option<&Buffer>) -> usize {

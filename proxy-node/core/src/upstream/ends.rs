@@ -1,6 +1,9 @@
 //! The ends of connections as a local service sees them while one of its connections is served.
 
+use std::sync::Arc;
+
 use csp_tcp::{Buffer, Slices as ByteSlices, Stack};
+use csp_tls::ClientIdentity;
 use csp_types::{FlowLabel, Instant};
 
 use super::End;
@@ -407,6 +410,10 @@ impl ClientEnd for LocalClient<'_> {
 
     fn protocol(&self) -> Option<&[u8]> {
         of_any!(self, client => client.protocol())
+    }
+
+    fn identity(&self) -> Option<&Arc<ClientIdentity>> {
+        of_any!(self, client => client.identity())
     }
 
     #[inline]

@@ -7,6 +7,7 @@ mod choice;
 mod host;
 mod log;
 mod preface;
+mod sni;
 mod world;
 
 use csp_proxy_core::{BacklogLimits, ProxyHeader, ServerOptions, ServiceSpec};

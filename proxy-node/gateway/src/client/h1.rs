@@ -106,9 +106,10 @@ impl Connection {
         self.armed.clear();
     }
 
-    /// Ends the connection after its exchange. Returns whether it has none, and has to be served.
+    /// Ends the connection after its exchange. Returns whether it has none, and has to be served. One that
+    /// has had none yet waits for its first request, which is on its way: no client sends that again.
     pub(crate) fn drain(&mut self, _: Instant) -> bool {
-        let is_idle = self.stream.side.close_after_exchange() && self.head_since.is_none();
+        let is_idle = self.stream.side.close_after_exchange() && self.head_since.is_none() && self.serial > 0;
         self.closing |= is_idle;
         is_idle
     }
@@ -233,6 +234,7 @@ impl Connection {
         let Some(mut end) = cx.ends.client(self.stream.label).filter(|_| !waits) else { return Go::Wait };
         let (readable, is_finished) = (end.readable(), end.is_finished());
         let carried = self.stream.carry.len();
+        let identity = if self.service.certificate.any() { end.identity().cloned() } else { None };
         let may_be_http2 = self.serial == 0 && self.service.http2.is_some();
         // RFC 9113 §3.2: what ALPN has chosen is spoken. Without it the first bytes decide.
         let chosen = if may_be_http2 { end.protocol().map(|name| name == b"h2") } else { None };
@@ -269,6 +271,7 @@ impl Connection {
             let first = self.head_since.take().unwrap_or(cx.now);
             let of = (self.stream.label, self.peer);
             let mut exchange = spare.place(Exchange::new(&self.service, of, self.serial, (first, cx.now)));
+            work.identity = identity;
             let begun = exchange.begin(request, &self.peer_text, true, work);
             self.stream.side.accept(request);
             let len = Request::head_len(request);

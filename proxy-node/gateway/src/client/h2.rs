@@ -291,7 +291,10 @@ impl Connection {
         let mut exchange = cx.shared.spare.place(Exchange::new(&self.service, of, stream, (cx.now, cx.now)));
         cx.shared.exchanges += 1;
         let limits = csp_http::Limits { head_len_max: csp_http::limits::HEAD_LEN_MAX, ..self.service.limits };
+        let client = cx.ends.client(self.label).filter(|_| self.service.certificate.any());
+        let identity = client.and_then(|client| client.identity().cloned());
         let Shared { scratch, work, .. } = &mut *cx.shared;
+        work.identity = identity;
         let (begun, awaits_continue) = match HeadReader::default().request(&[head], true, &limits, scratch) {
             Ok(Some(request)) => {
                 let begun = exchange.begin(&request, &self.peer_text, false, work);

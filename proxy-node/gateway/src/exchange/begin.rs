@@ -145,7 +145,8 @@ impl Exchange {
     ) -> Result<(), Reason> {
         let service = Arc::clone(&self.service);
         let rule = self.rule.and_then(|at| service.rules().get(at)).ok_or(Reason::NoRoute)?;
-        let Work { head, room, random, buffers, .. } = work;
+        let Work { head, room, random, buffers, identity, .. } = work;
+        let (certificate, fields) = service.certificate.of(identity.as_ref());
         let path = match &rule.rewrite {
             Some(rewrite) => rewrite.apply(path, found, room),
             None => path,
@@ -169,7 +170,7 @@ impl Exchange {
             upgrade: self.asked.is_upgrade,
             expect: true,
             edits: &rule.request_edits,
-            extra: &[],
+            extra: certificate.get(..fields).unwrap_or_default(),
         };
         let written = forward::request(head, request, &how).map_err(|_| Reason::RequestTooLong)?;
         self.record.trace = written.trace.map(|trace| trace.trace);

@@ -4,6 +4,7 @@
 mod answers;
 mod bodies;
 mod calls;
+mod certificates;
 mod frames;
 mod grpc;
 mod hostile;

@@ -106,6 +106,23 @@ fn all_clients_of_a_gateway_that_drains_end_in_order() {
     h.assert_no_leak();
 }
 
+/// The request of a connection that has just been opened is on its way.
+#[test]
+fn a_drain_serves_the_first_request_of_a_fresh_connection() {
+    let mut h = Http::new(service());
+    h.w.connect(1_000);
+    let now = h.w.now;
+    h.gateway().drain_all(now);
+    h.w.settle();
+    assert!(!h.w.clients[&1_000].fin);
+    h.send(1_000, GET);
+    let member = h.accept();
+    h.says(member, EMPTY);
+    assert_eq!(h.reads(1_000), "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    assert!(h.w.clients[&1_000].fin);
+    h.assert_no_leak();
+}
+
 #[test]
 fn requests_are_counted_by_rule_and_counts_outlast_a_policy() {
     let of_path = |path: &str| RouteSpec { path: PathSpec::Prefix(path.to_owned()), ..RouteSpec::default() };

@@ -18,10 +18,10 @@ use crate::http::{A, Http, service};
 use crate::random::body;
 use crate::world::pool;
 
-const NAME: &str = "www.csp.test";
-const PORT: u16 = 1_000;
+pub const NAME: &str = "www.csp.test";
+pub const PORT: u16 = 1_000;
 
-fn provider() -> Arc<CryptoProvider> {
+pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
@@ -51,16 +51,16 @@ fn both(protocols: &[String], wanted: &[&str]) -> (ServerTls, ClientConnection) 
 }
 
 /// A client of the world with its session.
-struct Secure {
-    session: ClientConnection,
+pub struct Secure {
+    pub session: ClientConnection,
     /// Ciphertext that was read, and that waits.
-    taken: usize,
-    waiting: Vec<u8>,
-    read: Vec<u8>,
+    pub taken: usize,
+    pub waiting: Vec<u8>,
+    pub read: Vec<u8>,
 }
 
 impl Secure {
-    fn run(&mut self, h: &mut Http) {
+    pub fn run(&mut self, h: &mut Http) {
         let received = &h.w.clients[&PORT].received;
         let mut bytes = &received[self.taken..];
         self.taken = received.len();

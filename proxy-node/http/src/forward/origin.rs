@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::edits::Edits;
 use super::writer::Writer;
 use crate::head::{Request, Scheme};
-use crate::name::{Name, is_same, trimmed};
+use crate::name::{Name, is_of_certificate, is_same, trimmed};
 
 /// Which fields a request gets of its origin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -73,10 +73,16 @@ impl Origin<'_> {
     }
 
     /// Returns whether a field of another name is kept: not if members take it for what a proxy before them
-    /// says, and no trusted one has said it.
+    /// says, and no trusted one has said it; and never what is said of a client's certificate.
     #[inline]
     pub(super) fn keeps_other(&self, name: &[u8]) -> bool {
-        if self.is_trusted || !matches!(name, [b'x' | b'X' | b'p' | b'P', ..]) {
+        if !matches!(name, [b'x' | b'X' | b'p' | b'P' | b'c' | b'C', ..]) {
+            return true;
+        }
+        if is_of_certificate(name) {
+            return false;
+        }
+        if self.is_trusted {
             return true;
         }
         let begins = name.get(..12).is_some_and(|start| is_same(start, b"X-Forwarded-"));

@@ -35,7 +35,7 @@ pub struct RequestForward<'a> {
     pub expect: bool,
     /// Edits of the route.
     pub edits: &'a Edits,
-    /// Further fields.
+    /// Further fields, but for those that edits remove.
     pub extra: &'a [Extra<'a>],
 }
 
@@ -88,7 +88,8 @@ pub fn request(out: &mut [u8], request: &Request<'_>, how: &RequestForward<'_>) 
         out.hex(&id);
         out.put(b"\r\n");
     }
-    for (name, value) in how.edits.added().chain(how.extra.iter().copied()) {
+    let extra = how.extra.iter().copied().filter(|(name, _)| !how.edits.removes(name));
+    for (name, value) in how.edits.added().chain(extra) {
         out.field(name, value);
     }
     framing(&mut out, request);

@@ -4,17 +4,19 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use csp_gateway::HttpService;
 use csp_gateway::spec::{
     Action, ConfigError, MemberHttp2, PoolOptions, Reuse, RuleConfig, ServiceConfig, TimeoutOverrides,
     Timeouts,
 };
+use csp_gateway::{CertificateFields, HttpService};
 use csp_http::Limits;
 use csp_http::forward::OriginFields;
 use csp_http::head::Scheme;
 use csp_http2::Limits as Http2Limits;
 use csp_planner::http::{edits, redirect, rewrite, route_spec};
-use csp_policy::{Http, HttpLimits, OriginField, Respond, Route, RouteAction, Service, UpstreamReuse};
+use csp_policy::{
+    CertificateField, Http, HttpLimits, OriginField, Respond, Route, RouteAction, Service, UpstreamReuse,
+};
 use csp_types::Duration;
 
 use crate::LocalServices;
@@ -99,6 +101,7 @@ fn config(service: &Service, http: &Http, number: u32) -> ServiceConfig {
             x_forwarded: has(OriginField::XForwarded),
             forwarded: has(OriginField::Forwarded),
         },
+        certificate: certificate_fields(service),
         request_id: http.request_id,
         trace: http.trace,
         retries: http.retries,
@@ -113,6 +116,16 @@ fn config(service: &Service, http: &Http, number: u32) -> ServiceConfig {
         rules: http.routes.iter().map(rule).collect(),
         http2: service.has_http2().then(|| http2_limits(&http.limits)),
         ..ServiceConfig::new(number, &service.name, scheme)
+    }
+}
+
+/// Returns the fields by which servers learn of clients' certificates.
+fn certificate_fields(service: &Service) -> CertificateFields {
+    let clients = service.tls.as_ref().and_then(|tls| tls.clients.as_ref());
+    let has = |field| clients.is_some_and(|clients| clients.fields.contains(&field));
+    CertificateFields {
+        client_cert: has(CertificateField::ClientCert),
+        x_ssl: has(CertificateField::XSslClient),
     }
 }
 

@@ -9,7 +9,7 @@ use csp_types::Instant;
 use super::style::{Style, Times, client};
 use super::{Format, Recorded, What};
 use crate::ProxyWorker;
-use crate::core::EndedConnection;
+use crate::core::{EndedConnection, TlsNote};
 use crate::daemon::events::name;
 
 impl Recorded for EndedConnection {
@@ -57,6 +57,7 @@ fn record(style: Style, times: &Times, ended: &EndedConnection) -> ConnectionRec
     let since = |at: Instant| at.saturating_since(ended.began).as_micros() as u64;
     let measured = |us: u32| (us > 0).then_some(u64::from(us));
     let server = ended.server.map(|(host, port)| name(host, port));
+    let note = |text: fn(&TlsNote) -> &str| ended.tls.as_deref().map_or("", text).into();
     ConnectionRecord {
         time: utc(times.unix_ms(ended.ended)),
         proxy: node.to_string().into(),
@@ -77,6 +78,9 @@ fn record(style: Style, times: &Times, ended: &EndedConnection) -> ConnectionRec
         rtt_us: measured(ended.figures.srtt_us),
         end: ended.end.as_str().into(),
         code: ended.end.code().into(),
+        server_name: note(|note| &note.server_name),
+        client_subject: note(|note| &note.client),
+        fault: note(|note| &note.fault),
     }
 }
 
@@ -119,6 +123,7 @@ pub(super) mod tests {
             ended: began + Duration::from_millis(2),
             figures: Figures { srtt_us: 80, retransmits: 1 },
             end: End::ClientReset,
+            tls: None,
         }
     }
 
