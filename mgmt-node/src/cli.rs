@@ -22,6 +22,7 @@ mod flow_args;
 mod get;
 mod handlers;
 mod help;
+mod http_trace;
 mod identity;
 mod key;
 mod ladder;
@@ -39,6 +40,7 @@ mod policy_check;
 mod policy_schema;
 mod quality;
 mod queries;
+mod routes;
 mod rules;
 mod support_bundle;
 mod table;
@@ -59,6 +61,7 @@ pub use paint::Paint;
 use args::{Command, ContextsCommand, InformationFlowsCommand, Output, PolicyCommand};
 use client::Client;
 use flow_args::FlowCommand;
+use http_trace::HttpCommand;
 use messages::MessageCommand;
 
 /// EX_USAGE of sysexits.h.
@@ -108,7 +111,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Pki(args) => return pki::run(args, cli.output, Paint::for_stdout()),
         _ => {}
     }
-    if let Some(done) = queries::offline(&cli.command, cli.output, Paint::for_stdout()) {
+    if let Some(done) = offline(&cli) {
         return done;
     }
     let credentials = identity::open(cli.identity.as_deref())?;
@@ -137,15 +140,12 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Subscriptions(args) => messages::subscriptions(&context, args).await,
         Command::Message(MessageCommand::Trace(args)) => messages::trace(&context, args).await,
         Command::InformationFlows(InformationFlowsCommand::Top(args)) => quality::top(&context, &args).await,
+        Command::Routes(args) => routes::online(&context, &args).await,
+        Command::Http(HttpCommand::Trace(args)) => http_trace::trace(&context, args).await,
         Command::Flows(args) => observe::flows(&context, args).await,
         Command::Sockets(args) => observe::sockets(&context, args).await,
         Command::Flow(FlowCommand::Trace(args)) => observe::trace(&context, args).await,
-        Command::Policy(PolicyCommand::Apply(args)) => policy::apply(&context, args).await,
-        Command::Policy(PolicyCommand::Check { file }) => policy_check::check(&context, &file).await,
-        Command::Policy(PolicyCommand::Show { generation }) => policy::show(&context, generation).await,
-        Command::Policy(PolicyCommand::Diff { file }) => policy::diff(&context, &file).await,
-        Command::Policy(PolicyCommand::History) => policy::history(&context).await,
-        Command::Policy(PolicyCommand::Rollback(args)) => policy::rollback(&context, &args).await,
+        Command::Policy(command) => policy::run(&context, command).await,
         Command::Rule(command) => rules::run(&context, command).await,
         Command::Plugin(command) => plugins::run(&context, command).await,
         Command::Blocks(command) => plugins::blocks(&context, command).await,
@@ -153,8 +153,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Login { role } => login::login(&context, role).await,
         Command::Drain(args) => drain::drain(&context, args).await,
         Command::Resume { node } => drain::resume(&context, &node).await,
-        Command::Policy(PolicyCommand::Schema)
-        | Command::Doctor(_)
+        Command::Doctor(_)
         | Command::SupportBundle(_)
         | Command::Key(_)
         | Command::ChannelKey { .. }
@@ -162,6 +161,13 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         | Command::Etcd(_)
         | Command::Completions { .. } => Ok(()),
     }
+}
+
+/// Runs a command on a policy in a file, if it names one.
+fn offline(cli: &Cli) -> Option<Result<(), CliError>> {
+    let paint = Paint::for_stdout();
+    queries::offline(&cli.command, cli.output, paint)
+        .or_else(|| routes::offline(&cli.command, cli.output, paint))
 }
 
 /// What every command that talks to the server needs.

@@ -30,7 +30,7 @@ use crate::login::{self, Logins};
 use crate::policy_view;
 use crate::publish::{PublishError, Started};
 use crate::views::Cluster;
-use crate::{discovery, handler_routes, message_routes, modules, page_routes, plugin_routes};
+use crate::{discovery, handler_routes, http_routes, message_routes, modules, page_routes, plugin_routes};
 
 type Shared = State<Arc<Cluster>>;
 
@@ -58,6 +58,7 @@ pub fn router(
         .merge(page_routes::routes())
         .merge(message_routes::routes())
         .merge(handler_routes::routes())
+        .merge(http_routes::routes())
         .merge(plugin_routes::routes())
         .route("/api/v1/flows", get(flows))
         .route("/api/v1/sockets", get(sockets))

@@ -4,6 +4,7 @@
 mod channels;
 mod contexts;
 mod forwarded;
+mod http;
 mod messages;
 mod quality;
 mod services;

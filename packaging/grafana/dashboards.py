@@ -282,15 +282,47 @@ PLUGINS = [
 ]
 
 # File, title, description, variables beside the datasource (name, label, metric, label of it), rows.
+# Services with HTTP, and their routes.
+HTTP = 'service=~"$http_service", route=~"$route"'
+OF_HTTP = 'service=~"$http_service"'
+
+
+def answered(part):
+    """Returns the expression of a quantile of the time to the end of a response, by route."""
+    return f"histogram_quantile({part}, {rate('csp_http_request_seconds_bucket', HTTP, 'service, route, le')}) > 0"
+
+
+REQUESTS = [
+    ("Rate, errors, duration", [
+        panel("Requests", "reqps", "Requests that ended, a second, by route.", (rate("csp_http_requests_total", HTTP, "service, route"), "{{service}} {{route}}")),
+        panel("Errors", "percentunit", "Part of the requests that ended with a status of 500 and above, by route.", (ratio(rate("csp_http_requests_total", f'class="5xx", {HTTP}', "service, route"), rate("csp_http_requests_total", HTTP, "service, route")), "{{service}} {{route}}")),
+        panel("Duration", "s", "From the end of a request's head to the end of its response: within which half and 99 of 100 ended, estimated between the bounds of the buckets.", (answered(0.5), "{{service}} {{route}} p50"), (answered(0.99), "{{service}} {{route}} p99")),
+        panel("Statuses", "reqps", "Requests by the class of the status that the client received.", (rate("csp_http_requests_total", HTTP, "class"), "{{class}}")),
+        panel("Answers of the proxy", "reqps", "Requests that the proxy has answered or ended itself, by code, the ten commonest: docs/http.md has the codes.", (f"topk(10, {rate('csp_http_answers_total', HTTP, 'code')})", "{{code}}")),
+        panel("Bodies", "Bps", "Bytes of bodies from clients (in) and to clients (out), by service.", (rate("csp_http_received_bytes_total", HTTP, "service"), "{{service}} in"), (rate("csp_http_sent_bytes_total", HTTP, "service"), "{{service}} out")),
+    ]),
+    ("Clients and servers", [
+        panel("Clients' connections", "none", "Connections of clients whose HTTP is read that are open, by service.", (gauge("csp_http_connections", OF_HTTP, "service"), "{{service}}")),
+        panel("New connections of clients", "cps", "Connections of clients whose HTTP is read, a second.", (rate("csp_http_connections_total", OF_HTTP, "service"), "{{service}}")),
+        panel("In progress", "none", "Requests that are in progress at all proxies.", (gauge("csp_http_requests_in_progress"), "requests")),
+        panel("Connections to servers", "none", "Connections to servers for requests: kept and idle, or in use.", (gauge("csp_http_upstream_connections", "", "state"), "{{state}}")),
+        panel("Use of connections to servers", "ops", "Connections that were opened, requests that used a kept one, kept ones that turned out closed, and connections that could not be opened.", (rate("csp_http_upstream_opened_total"), "opened"), (rate("csp_http_upstream_reused_total"), "reused"), (rate("csp_http_upstream_stale_total"), "stale"), (rate("csp_http_upstream_failed_total"), "failed")),
+        panel("Retries", "ops", "Requests that were sent to another server, by route.", (rate("csp_http_retries_total", HTTP, "service, route"), "{{service}} {{route}}")),
+    ]),
+]
+
 VARIABLES = {
     "node": ("Node", 'label_values(up{job="csp"}, node)'),
     "service": ("Service", "label_values(csp_service_members, service)"),
+    "http_service": ("Service", "label_values(csp_http_connections, service)"),
+    "route": ("Route", 'label_values(csp_http_requests_total{service=~"$http_service"}, route)'),
     "channel": ("Channel", "label_values(csp_channel_messages_total, channel)"),
     "flow": ("Information flow", "label_values(csp_information_flow_messages_total, flow)"),
 }
 DASHBOARDS = [
     ("cluster", "CSP: cluster", "The whole cluster: traffic, trouble, hosts.", [], CLUSTER),
     ("service", "CSP: services", "Services of the policy and the members of their pools.", ["service"], SERVICES),
+    ("http", "CSP: HTTP", "Requests of HTTP by service and route, clients' connections, connections to servers.", ["http_service", "route"], REQUESTS),
     ("node", "CSP: nodes", "One node or several: use, saturation, errors; what each tier does.", ["node"], NODES),
     ("san", "CSP: SAN", "The system area network: tunnels, links, credits, agents.", ["node"], SAN),
     ("messages", "CSP: messages and queries", "Channels of messages, their peers, handlers, queries.", ["node", "channel"], MESSAGES),

@@ -17,6 +17,7 @@ mod curve_keys;
 mod data_thread;
 mod events;
 mod handlers;
+mod http_trace;
 mod messages;
 mod metrics;
 mod modules;

@@ -108,6 +108,8 @@ pub struct ProxyWorker {
     log: Option<ConnectionLog>,
     /// Where HTTP requests are recorded; `None`: nowhere.
     http_log: Option<HttpLog>,
+    /// How much of clients' addresses records of HTTP requests have.
+    http_addresses: csp_policy::LogAddresses,
     /// Where what is counted of HTTP is published; `None`: nowhere.
     http: Option<HttpBoard>,
     /// Where what is counted by service is published; `None`: nowhere.
@@ -145,6 +147,7 @@ impl ProxyWorker {
             events: None,
             log: None,
             http_log: None,
+            http_addresses: csp_policy::LogAddresses::default(),
             http: None,
             services: None,
             election,
@@ -337,6 +340,7 @@ impl ProxyWorker {
         let served = self.broker_mut().apply(now, &policy.messages).map_err(PolicyError::from);
         let WorkerPolicy { services, egress, http, flows, vip_groups, log, http_addresses, .. } = policy;
         self.http_log.iter_mut().for_each(|writer| writer.set_addresses(http_addresses));
+        self.http_addresses = http_addresses;
         self.gateway_mut().set_services(now, http);
         self.links.holders.set_groups(vip_groups);
         let served = served.and(self.set_flows(now, flows).map_err(PolicyError::from));

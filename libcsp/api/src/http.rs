@@ -4,6 +4,52 @@ use serde::{Deserialize, Serialize};
 
 use crate::Text;
 
+/// Most requests that a trace shows.
+pub const HTTP_TRACE_COUNT_MAX: usize = 64;
+/// Longest time that a trace waits, in seconds.
+pub const HTTP_TRACE_TIMEOUT_S_MAX: u64 = 60;
+
+/// Which requests a trace shows: those that meet all that is named. Parameters of
+/// `GET /api/v1/http/trace`, and of the proxies' `GET /v1/http/trace`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpTraceQuery {
+    /// The service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// The route.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route: Option<String>,
+    /// The host that the client names, whatever its case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// The beginning of the path with the query, as the client writes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// The method.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// A network or address of clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Only requests that fail, or that the proxy answers with an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<bool>,
+    /// How many, 1 to 64; 1 unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<usize>,
+    /// How long to wait for them in seconds, 1 to 60; 10 unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<u64>,
+}
+
+/// Requests that were seen at a proxy, in the order in which they ended.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct HttpTrace {
+    /// The requests.
+    pub requests: Vec<HttpRecord>,
+}
+
 /// A request that has ended at a proxy.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct HttpRecord {

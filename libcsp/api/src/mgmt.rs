@@ -3,6 +3,7 @@
 mod actions;
 mod cluster;
 mod flows;
+mod http;
 mod login;
 mod messages;
 mod policy;
@@ -18,6 +19,7 @@ pub use flows::{
     ClockView, FlowView, FlowsView, QueuesView, RecentFlowView, RecentView, SocketView, SocketsView,
     TraceEventView, TraceView,
 };
+pub use http::HttpTraceView;
 pub use login::{LinkRequest, LinkView, LoginRequest, LoginView, RedeemRequest};
 pub use messages::{MessageTraceView, PeerView, SubscriptionsView, TracedMessageView};
 pub use policy::{

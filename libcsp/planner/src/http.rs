@@ -1,5 +1,7 @@
 //! Routes of HTTP: what the policy says of them, as `csp-http` has it.
 
+pub mod trial;
+
 use csp_config::Problems;
 use csp_http::forward::{Edit, Edits};
 use csp_http::head::{Host, Scheme};

@@ -11,11 +11,13 @@ use super::events::EventsArgs;
 use super::flow_args::{FlowCommand, FlowsArgs, SocketsArgs};
 use super::handlers::HandlerCommand;
 use super::help::AFTER_HELP;
+use super::http_trace::HttpCommand;
 use super::key::KeyCommand;
 use super::messages::{MessageCommand, SubscriptionsArgs};
 use super::pki_args::PkiArgs;
 use super::plugins::{BlocksCommand, CaptureArgs, PluginCommand};
 use super::queries::{PathCommand, PolicyChoice, QueryCommand};
+use super::routes::RoutesArgs;
 use super::rules::RuleCommand;
 use super::support_bundle::SupportBundleArgs;
 
@@ -74,6 +76,15 @@ pub enum Command {
     /// List services with their pools and live state
     #[command(after_help = "Examples:\n  cspctl services\n  cspctl services -o json | jq '.services[].pool'")]
     Services,
+    /// List the routes of HTTP, or try a request against them
+    ///
+    /// PATH is a prefix; `= ` stands before a path that has to be equal, `~ ` before an expression.
+    #[command(after_help = "Examples:\n  cspctl routes\n  cspctl routes www --policy new.yaml\n  \
+                            cspctl routes test https://www.example.com/api/users")]
+    Routes(RoutesArgs),
+    /// Look at requests of HTTP
+    #[command(subcommand, after_help = "Examples:\n  cspctl http trace --service www")]
+    Http(HttpCommand),
     /// List the groups of VIPs, and the network node that answers for each
     ///
     /// SINCE is how long the node has held the group, VOTES how many proxies vote for it, of those whose
@@ -307,6 +318,7 @@ impl Command {
                 | Command::Queries(_)
                 | Command::Query(_)
                 | Command::Path(_)
+                | Command::Routes(_)
                 | Command::Policy(PolicyCommand::Diff { .. } | PolicyCommand::Check { .. })
         )
     }

@@ -297,7 +297,7 @@ pub(super) fn missing(context: &Context, unreachable: &[Unreachable]) -> String 
     unreachable.iter().map(note).collect()
 }
 
-fn width() -> usize {
+pub(super) fn width() -> usize {
     let named = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let terminal =
         || rustix::termios::tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col));

@@ -10,11 +10,11 @@ use csp_planner::Planned;
 
 use csp_api::mgmt::{Acknowledged, DryRunView, GenerationView, Phase, PolicyView};
 
-use super::args::{ApplyArgs, Output, RollbackArgs};
+use super::args::{ApplyArgs, Output, PolicyCommand, RollbackArgs};
 use super::error::CliError;
 use super::paint::Colour;
 use super::table::{Cell, Table, span};
-use super::{Context, diff as line_diff, put};
+use super::{Context, diff as line_diff, policy_check, put};
 
 /// Longest policy file, in bytes; the server has the same bound.
 const FILE_LEN_MAX: u64 = crate::limits::POLICY_LEN_MAX as u64;
@@ -32,8 +32,21 @@ struct PolicyDiff {
     file: String,
 }
 
+/// Runs one of the commands that ask a server.
+pub(super) async fn run(context: &Context, command: PolicyCommand) -> Result<(), CliError> {
+    match command {
+        PolicyCommand::Apply(args) => apply(context, args).await,
+        PolicyCommand::Check { file } => policy_check::check(context, &file).await,
+        PolicyCommand::Show { generation } => show(context, generation).await,
+        PolicyCommand::Diff { file } => diff(context, &file).await,
+        PolicyCommand::History => history(context).await,
+        PolicyCommand::Rollback(args) => rollback(context, &args).await,
+        PolicyCommand::Schema => Ok(()), // it needs no server
+    }
+}
+
 /// `cspctl policy apply`.
-pub(super) async fn apply(context: &Context, args: ApplyArgs) -> Result<(), CliError> {
+async fn apply(context: &Context, args: ApplyArgs) -> Result<(), CliError> {
     let (name, yaml) = read(&args.file)?;
     if args.dry_run {
         let checked = check(context, &name, yaml.clone()).await?;
@@ -124,7 +137,7 @@ fn outcome(context: &Context, view: &GenerationView) -> Result<(), CliError> {
 }
 
 /// `cspctl policy show`.
-pub(super) async fn show(context: &Context, generation: Option<u64>) -> Result<(), CliError> {
+async fn show(context: &Context, generation: Option<u64>) -> Result<(), CliError> {
     let path = match generation {
         Some(n) => format!("/api/v1/policy/generations/{n}/policy"),
         None => "/api/v1/policy".to_owned(),
@@ -134,7 +147,7 @@ pub(super) async fn show(context: &Context, generation: Option<u64>) -> Result<(
 }
 
 /// `cspctl policy diff`.
-pub(super) async fn diff(context: &Context, file: &Path) -> Result<(), CliError> {
+async fn diff(context: &Context, file: &Path) -> Result<(), CliError> {
     let (name, yaml) = read(file)?;
     let wanted = check(context, &name, yaml).await?;
     let active: PolicyView = match context.client.get("/api/v1/policy", &[]).await {
@@ -165,7 +178,7 @@ pub(super) async fn diff(context: &Context, file: &Path) -> Result<(), CliError>
 }
 
 /// `cspctl policy history`.
-pub(super) async fn history(context: &Context) -> Result<(), CliError> {
+async fn history(context: &Context) -> Result<(), CliError> {
     let all: Vec<GenerationView> = context.client.get("/api/v1/policy/history", &[]).await?;
     let now = csp_daemon::clock::unix_now_ms();
     context.show(&all, |all| {
@@ -193,7 +206,7 @@ pub(super) async fn history(context: &Context) -> Result<(), CliError> {
 }
 
 /// `cspctl policy rollback`: an earlier policy becomes a new generation, which the nodes check as any other.
-pub(super) async fn rollback(context: &Context, args: &RollbackArgs) -> Result<(), CliError> {
+async fn rollback(context: &Context, args: &RollbackArgs) -> Result<(), CliError> {
     let history: Vec<GenerationView> = context.client.get("/api/v1/policy/history", &[]).await?;
     let (active, earlier) = choose(&history, args.generation).map_err(CliError::Failed)?;
     let path = format!("/api/v1/policy/generations/{earlier}/policy");

@@ -103,7 +103,7 @@ pub(super) async fn online(context: &Context, command: &Command) -> Result<(), C
     run(command, &policy, &Seen { channels, contexts }, context.output, context.paint)
 }
 
-fn read(file: &Path) -> Result<Policy, CliError> {
+pub(super) fn read(file: &Path) -> Result<Policy, CliError> {
     let (name, text) = policy::read(file)?;
     let text = String::from_utf8_lossy(&text);
     Policy::parse_yaml(&text, &name).map_err(|error| CliError::BadPolicy(field_errors(&error)))
@@ -144,7 +144,7 @@ fn run(
     }
 }
 
-fn missing<'n>(what: &str, name: &str, names: impl Iterator<Item = &'n str>) -> CliError {
+pub(super) fn missing<'n>(what: &str, name: &str, names: impl Iterator<Item = &'n str>) -> CliError {
     let near = csp_formats::nearest(name, names);
     let near = near.map_or_else(String::new, |near| format!("; the nearest is \"{near}\""));
     CliError::Failed(format!("the policy has no {what} \"{name}\"{near}"))

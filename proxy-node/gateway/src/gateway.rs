@@ -14,10 +14,11 @@ use crate::clock::Random;
 use crate::counters::{Served, Snapshot, UpstreamCounters};
 use crate::exchange::of_token;
 use crate::pool::{Use, stream_end};
-use crate::record::{RECORDS_MAX, Records};
+use crate::record::{RECORDS_MAX, Record, Records};
 use crate::shared::{Cx, Shared};
 use crate::spec::HttpService;
 use crate::table::Table;
+use crate::watch::{WatchFilter, WatchId};
 
 /// The HTTP gateway of one worker.
 #[derive(Debug)]
@@ -90,6 +91,28 @@ impl Gateway {
     /// Further ones lie in the memory of `room`, which a former call has returned.
     pub fn take_records(&mut self, room: Records) -> (Records, u64) {
         self.shared.log.take(room)
+    }
+
+    /// Begins to copy the records of the next requests that meet a filter: at most `count`, and until a time.
+    /// `None`: there are [`WATCHES_MAX`](crate::WATCHES_MAX) watches.
+    pub fn watch(
+        &mut self,
+        now: Instant,
+        filter: WatchFilter,
+        count: usize,
+        until: Instant,
+    ) -> Option<WatchId> {
+        self.shared.watches.begin(now, filter, count, until)
+    }
+
+    /// Returns how many records a watch has; `None`: it is gone.
+    pub fn watched(&self, id: WatchId) -> Option<usize> {
+        self.shared.watches.progress(id)
+    }
+
+    /// Ends a watch and returns its records, the oldest first.
+    pub fn end_watch(&mut self, id: WatchId) -> Vec<Record> {
+        self.shared.watches.end(id)
     }
 
     /// Returns a copy of what was counted.

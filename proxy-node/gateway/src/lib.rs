@@ -21,6 +21,7 @@ mod shared;
 pub mod spec;
 mod table;
 mod timers;
+mod watch;
 
 pub use certificates::CertificateFields;
 pub use counters::{CLASSES, LATENCY_BOUNDS_NS, RuleCounters, ServiceCounters, Snapshot, UpstreamCounters};
@@ -28,3 +29,4 @@ pub use gateway::Gateway;
 pub use reason::Reason;
 pub use record::{Phases, RECORDS_MAX, Record, Records, TEXT_LEN_MAX};
 pub use spec::HttpService;
+pub use watch::{WATCHED_MAX, WATCHES_MAX, WatchFilter, WatchId};

@@ -185,6 +185,11 @@ impl Record {
         self.status < 500 && self.reason.is_none_or(|reason| answered.contains(&reason))
     }
 
+    /// Returns when the exchange was over.
+    pub fn ended(&self) -> Instant {
+        self.began + self.phases.total
+    }
+
     /// Returns the code: `ok`, or that of the [reason](Self::reason).
     pub fn code(&self) -> &'static str {
         self.reason.map_or("ok", Reason::code)

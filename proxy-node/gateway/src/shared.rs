@@ -20,6 +20,7 @@ use crate::pool::Members;
 use crate::record::Log;
 use crate::spec::EDITS_LEN_MAX;
 use crate::timers::Timers;
+use crate::watch::Watches;
 
 /// Room for a head that goes on: one that was received, edits, and the gateway's own fields.
 const HEAD_OUT_LEN: usize = HEAD_LEN_MAX + EDITS_LEN_MAX + (16 << 10);
@@ -93,6 +94,7 @@ pub(crate) struct Shared {
     /// Connections that are to be served.
     pub(crate) ready: VecDeque<FlowLabel>,
     pub(crate) log: Log,
+    pub(crate) watches: Watches,
     pub(crate) upstreams: UpstreamCounters,
     /// Memory of exchanges that are over, for later ones.
     pub(crate) spare: Spare,
@@ -115,6 +117,7 @@ impl Shared {
             starved: VecDeque::new(),
             ready: VecDeque::new(),
             log: Log::new(records_max),
+            watches: Watches::default(),
             upstreams: UpstreamCounters::default(),
             spare: Spare::default(),
             exchanges: 0,

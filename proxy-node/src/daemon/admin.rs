@@ -19,7 +19,7 @@ use crate::core::{
 };
 
 use super::data_thread::Question;
-use super::messages;
+use super::{http_trace, messages};
 
 type Asked = State<Workers<Question>>;
 type Answer<T> = Result<Json<T>, QueryError>;
@@ -33,6 +33,7 @@ pub fn routes(workers: Workers<Question>) -> Router {
         .route("/v1/contexts", get(contexts))
         .route("/v1/quality", get(quality))
         .merge(messages::routes())
+        .merge(http_trace::routes())
         .route("/v1/trace", get(trace))
         .route("/v1/trace/recent", get(recent))
         .with_state(workers)

@@ -15,6 +15,7 @@ use crate::core::{FlowSnapshot, RecentFlow, ServiceSnapshot};
 use crate::{ProxyWorker, Registered, WorkerPolicy};
 
 use super::applied::Applied;
+use super::http_trace::{self, HttpTraced};
 use super::messages::{self, Messages};
 use super::metrics::Published;
 use super::{channels, contexts, events, quality};
@@ -39,6 +40,8 @@ pub enum Question {
     Quality(Reply<Quality>),
     /// Single peers of channels, and single messages.
     Messages(Messages),
+    /// The next requests of HTTP that meet a filter.
+    HttpTraced(HttpTraced),
     /// A handler that a client has brought was made, or why not, by the ticket of its request.
     Made(u64, Result<MadeHandler, String>),
     /// A query or format that a client has asked for was planned.
@@ -73,6 +76,7 @@ impl DataWorker for ProxyWorker {
             Question::Made(ticket, made) => self.broker_mut().handler_made(now, ticket, made),
             Question::Planned(planned) => self.broker_mut().planned(now, *planned),
             Question::Messages(question) => messages::answer(self, now, question),
+            Question::HttpTraced(question) => http_trace::answer(self, now, question),
             Question::Trace(label, reply) => {
                 let events = self.core().trace().iter().filter(|e| label.is_none_or(|l| l == e.label));
                 reply.send(events.copied().collect());

@@ -31,6 +31,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::ProxyWorker;
 use crate::core::EndedConnection;
+pub use http::http_record;
 use output::{Output, Place};
 use style::{Style, Times};
 

@@ -19,6 +19,10 @@ impl ProxyWorker {
         self.http_log.as_ref()
     }
 
+    pub(crate) fn http_addresses(&self) -> csp_policy::LogAddresses {
+        self.http_addresses
+    }
+
     pub(crate) fn http_board(&self) -> Option<&HttpBoard> {
         self.http.as_ref()
     }

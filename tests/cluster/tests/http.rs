@@ -269,6 +269,27 @@ fn is_logged(cluster: &Cluster) {
     }
 }
 
+/// `cspctl routes test` says what the proxies do, and `cspctl http trace` what they have done.
+fn is_shown(cluster: &Cluster) {
+    let url = Way::ALL[1].url("/old/page?q=1");
+    let tested = cluster.cspctl(&["routes", "test", &url, "-o", "json"]).unwrap();
+    let tested: serde_json::Value = serde_json::from_str(&tested).unwrap();
+    assert_eq!(tested[0]["route"], "old");
+    assert_eq!(tested[0]["location"], Way::ALL[1].url("/new/page?q=1"));
+    let ask = ["http", "trace", "--route", "upload", "--timeout", "60", "-o", "json"];
+    let traced = std::thread::scope(|threads| {
+        let traced = threads.spawn(|| cluster.cspctl(&ask));
+        // Each is one request; the trace sees one of those that end while it waits.
+        while !traced.is_finished() {
+            curl(cluster, Way::ALL[2], "/upload", &["-X", "PUT", "-d", "abc"]).unwrap();
+        }
+        traced.join().unwrap().unwrap()
+    });
+    let traced: serde_json::Value = serde_json::from_str(&traced).unwrap();
+    let request = &traced["requests"][0];
+    assert_eq!((&request["server"], &request["bytes_in"]), (&"an-1:8080".into(), &3.into()), "{traced}");
+}
+
 fn run(name: &str, san: San, edge: bool) {
     let cluster = if edge { testing::lay_out_edge(name, san) } else { testing::lay_out_over(name, san) };
     let Some(mut cluster) = cluster else { return };
@@ -281,6 +302,7 @@ fn run(name: &str, san: San, edge: bool) {
     tunnels(&cluster);
     server_restarts(&mut cluster);
     is_logged(&cluster);
+    is_shown(&cluster);
     assert_eq!(cluster.casualties(), "");
     cluster.stop().unwrap();
 }

@@ -111,6 +111,7 @@ impl Exchange {
                 counters.sent += record.sent;
             }
         }
+        shared.watches.see(&record);
         let room = match is_recorded {
             true => shared.log.push(record),
             false => record.take_room(),

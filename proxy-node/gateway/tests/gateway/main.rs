@@ -21,6 +21,7 @@ mod servers;
 mod times;
 mod tunnels;
 mod versions;
+mod watches;
 #[allow(dead_code, reason = "the harness of the core's tests, of which some is used here")]
 #[path = "../../../core/tests/upstream/world.rs"]
 mod world;

@@ -5,8 +5,10 @@ use std::io::{self, Write};
 
 use csp_api::http::HttpRecord;
 use csp_api::time::utc;
+use csp_daemon::clock;
 use csp_gateway::{Record, Records};
 use csp_http::head::Version;
+use csp_policy::LogAddresses;
 use csp_types::{Duration, Instant};
 
 use super::style::{Style, Times, client, client_address};
@@ -43,13 +45,16 @@ impl Recorded for Record {
 
     fn write(&self, out: &mut dyn Write, style: Style, times: &Times) -> io::Result<()> {
         match style.format {
-            Format::Json => serde_json::to_writer(out, &record(style, times, self)).map_err(io::Error::from),
+            Format::Json => {
+                let record = record(style.node.as_str(), style.worker, style.addresses, times, self);
+                serde_json::to_writer(out, &record).map_err(io::Error::from)
+            }
             Format::Text => combined(out, style, times, self),
         }
     }
 
     fn end(&self) -> (Instant, bool) {
-        (self.began + self.phases.total, self.is_well())
+        (self.ended(), self.is_well())
     }
 }
 
@@ -61,14 +66,18 @@ fn version(of: &Record) -> &'static str {
     }
 }
 
-fn record(style: Style, times: &Times, of: &Record) -> HttpRecord {
-    let Style { node, worker, addresses, .. } = style;
+/// Returns a request of a proxy's worker that has ended just now.
+pub fn http_record(node: &str, worker: u8, addresses: LogAddresses, of: &Record) -> HttpRecord {
+    record(node, worker, addresses, &Times::new(clock::now()), of)
+}
+
+fn record(node: &str, worker: u8, addresses: LogAddresses, times: &Times, of: &Record) -> HttpRecord {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let us = |time: Duration| time.as_micros() as u64;
     let given = of.request_id.as_ref().map(|id| hex(id));
     HttpRecord {
-        time: utc(times.unix_ms(of.end().0)),
-        proxy: node.to_string().into(),
+        time: utc(times.unix_ms(of.ended())),
+        proxy: node.into(),
         worker,
         label: format!("{:08x}", of.flow.to_wire()),
         client: client(of.client, addresses),

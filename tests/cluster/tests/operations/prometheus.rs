@@ -224,8 +224,9 @@ fn queries(file: &Path) -> Vec<(String, String)> {
         assert!(!unit.is_empty() && panel["description"].as_str().unwrap().ends_with('.'), "{name}");
         for target in panel["targets"].as_array().unwrap() {
             let query = target["expr"].as_str().unwrap().replace("$__rate_interval", "10s");
-            let query =
-                ["$node", "$service", "$channel", "$flow"].iter().fold(query, |q, v| q.replace(v, ".*"));
+            let query = ["$node", "$service", "$http_service", "$route", "$channel", "$flow"]
+                .iter()
+                .fold(query, |q, v| q.replace(v, ".*"));
             assert!(!query.contains('$'), "{name}: {query}");
             found.push((name.clone(), query));
         }
@@ -239,7 +240,7 @@ fn asked(cluster: &Cluster) -> Vec<(String, String)> {
     let folder = repository().join("packaging/grafana");
     let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|kind| kind == "json"));
-    assert!(files.len() >= 7, "{files:?}");
+    assert!(files.len() >= 8, "{files:?}");
     let mut all: Vec<(String, String)> = files.iter().flat_map(|file| queries(file)).collect();
     let rules = Prometheus::get(cluster, "rules", None).unwrap();
     for rule in
