@@ -4,8 +4,8 @@ mod clients;
 
 use std::collections::HashSet;
 
-use csp_config::Problems;
-use serde::{Deserialize, Serialize};
+use csp_config::{Problems, number};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::check::check_count;
 use super::{Policy, Protocol, Service, Via};
@@ -16,6 +16,8 @@ pub use clients::{CertificateField, ServiceClients};
 pub const TLS_CERTIFICATES_MAX: usize = 64;
 /// Largest number of application protocols of one service.
 pub const TLS_ALPN_MAX: usize = 8;
+/// Largest bound of the handshakes of a source.
+pub const HANDSHAKES_PER_SOURCE_MAX: u32 = 1_000_000;
 /// Longest name of a certificate.
 const NAME_LEN_MAX: usize = 253;
 
@@ -36,6 +38,10 @@ pub struct ServiceTls {
     /// How clients' certificates are verified. Absent: they are not asked for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clients: Option<ServiceClients>,
+    /// How many handshakes the clients of an IPv4 address, or of an IPv6 network of 64 bits, may begin in a
+    /// second at each worker; further connections are reset. 0, and absent: any number.
+    #[serde(default, deserialize_with = "handshakes", skip_serializing_if = "super::framing::is_default")]
+    pub handshakes_per_source: u32,
 }
 
 /// A version of TLS.
@@ -56,7 +62,11 @@ impl ServiceTls {
         let version = if self.min_version == TlsVersion::Tls12 { "1.2" } else { "1.3" };
         let alpn = if self.alpn.is_empty() { String::new() } else { format!(", {}", self.alpn.join(" ")) };
         let clients = self.clients.as_ref().map(ServiceClients::summary).unwrap_or_default();
-        format!("{} (from {version}{alpn}{clients})", self.certificates.join(" "))
+        let handshakes = match self.handshakes_per_source {
+            0 => String::new(),
+            rate => format!(", {rate} handshakes/s of a source"),
+        };
+        format!("{} (from {version}{alpn}{clients}{handshakes})", self.certificates.join(" "))
     }
 
     pub(super) fn check(&self, service: &Service, at: &str, problems: &mut Problems) {
@@ -93,6 +103,11 @@ impl ServiceTls {
             }
         }
     }
+}
+
+fn handshakes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let rate = number(deserializer, 0, u64::from(HANDSHAKES_PER_SOURCE_MAX), "a number of handshakes")?;
+    Ok(rate as u32)
 }
 
 /// Returns why a name is that of no file, if so.
@@ -136,6 +151,10 @@ services:
         let policy = Policy::parse_yaml(WEB, "p.yaml").expect("it is right");
         let again = Policy::from_json(&policy.to_json(), "p.json").expect("it was written");
         assert_eq!(policy, again);
+        let bounded = WEB.replace("'1.3'", "'1.3', handshakes_per_source: 20");
+        let bounded = Policy::parse_yaml(&bounded, "p.yaml").expect("it is right");
+        assert_eq!(bounded, Policy::from_json(&bounded.to_json(), "p.json").expect("it was written"));
+        assert!(policy.diff(&bounded).iter().any(|line| line.contains("20 handshakes/s of a source")));
         let plain = WEB.lines().filter(|line| !line.contains("tls:")).collect::<Vec<_>>().join("\n");
         let plain = Policy::parse_yaml(&plain, "p.yaml").expect("it is right");
         assert!(!plain.to_json().contains("tls"));
@@ -171,6 +190,7 @@ services:
             ("[www.example.com]", "['../key']", "tls.certificates[0]: \"../key\" names no certificate"),
             ("[www.example.com]", "[a, a]", "tls.certificates[1]: a is in this list already"),
             ("'1.3'", "'1.1'", "1.1"),
+            ("'1.3'", "'1.3', handshakes_per_source: 1000001", "1000001 is not a number of handshakes"),
             ("h2,", "'',", "tls.alpn[0]: \"\" is no protocol"),
             (
                 "port: 443",

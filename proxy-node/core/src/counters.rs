@@ -70,6 +70,8 @@ pub struct Counters {
     pub tls_handshakes: u64,
     /// Those that failed, or took too long.
     pub tls_handshakes_failed: u64,
+    /// Connections that were reset since their source had begun too many handshakes.
+    pub tls_handshakes_not_admitted: u64,
     /// Connections whose session failed later: a violation of the protocol, or an end without close_notify.
     pub tls_sessions_failed: u64,
     /// Connections dropped because no process of their service listened.

@@ -178,7 +178,7 @@ impl<S: LocalServices> ProxyCore<S> {
             idle: IdleClients::new(connections),
             calls: Calls::new(first_port_seed(&tcp.isn_secret) ^ u32::from(worker)),
             prefaces: Prefaces::default(),
-            tls: Sessions::new(first_index as usize, connections),
+            tls: Sessions::new(first_index as usize, connections, &tcp.isn_secret),
             recorder: Recorder::new(trace_events),
             tcp: Stack::new(tcp),
             local,

@@ -9,6 +9,7 @@
 //! whose stream ends without close_notify fails, since bytes may be missing (RFC 8446 §6.1).
 
 mod sessions;
+mod sources;
 
 use csp_tls::{Failure, Session};
 use csp_types::{Duration, FlowLabel, FourTuple};
@@ -81,8 +82,13 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         window: u32,
     ) -> bool {
         let tls = self.dispatcher.service(service).and_then(|service| service.spec.tls.as_ref());
-        let Some(tls) = tls else { return false };
-        let Some(session) = Session::new(tls) else {
+        let Some(tls) = tls.cloned() else { return false };
+        if !self.may_begin_handshake(service, &tuple) {
+            self.pump.release(window);
+            self.handshake_not_admitted(label, service, tuple);
+            return true;
+        }
+        let Some(session) = Session::new(&tls) else {
             self.pump.release(window);
             self.cx.abort_client(label);
             return true;
@@ -93,6 +99,24 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.cx.tls.begin(label, session, begins, window);
         self.cx.tls.advance_later(label);
         true
+    }
+
+    /// Returns whether a client's source may begin a handshake, and counts it.
+    fn may_begin_handshake(&mut self, service: u32, tuple: &FourTuple) -> bool {
+        let spec = self.dispatcher.service(service).map(|service| &service.spec);
+        let rate = spec.map_or(0, |spec| spec.handshakes_per_source);
+        rate == 0 || self.cx.tls.sources.admits(self.cx.now, service, tuple.remote.ip(), rate)
+    }
+
+    /// Resets a connection whose source has begun too many handshakes.
+    fn handshake_not_admitted(&mut self, label: FlowLabel, service: u32, tuple: FourTuple) {
+        self.cx.recorder.log.refused_because(self.cx.now, (label, tuple, service), End::Handshake, || {
+            Some(TlsNote { fault: "too many handshakes of this source".into(), ..TlsNote::default() })
+        });
+        let counted = self.dispatcher.counted(service);
+        self.cx.recorder.services.refused(counted, End::Handshake);
+        self.cx.recorder.counters.tls_handshakes_not_admitted += 1;
+        self.cx.abort_client(label);
     }
 
     /// Continues some of the handshakes with something to process. Returns whether others are left.

@@ -206,6 +206,11 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
             c.tls_handshakes_failed,
         ),
         (
+            "csp_tls_handshakes_not_admitted_total",
+            "Connections that were reset since their source had begun too many handshakes of TLS",
+            c.tls_handshakes_not_admitted,
+        ),
+        (
             "csp_tls_sessions_failed_total",
             "Connections whose TLS session failed later: a violation of the protocol, or an end without close_notify",
             c.tls_sessions_failed,

@@ -107,6 +107,7 @@ pub fn translate(
         between: None,
         accept_proxy_from: s.accept_proxy_from.clone(),
         tls: certificates.of(&s.name),
+        handshakes_per_source: s.tls.as_ref().map_or(0, |tls| tls.handshakes_per_source),
         sni: sni::names(&s.sni),
         servers: server_options(&s.servers, s.vip),
         tcp: translate_tcp(&s.tcp),

@@ -97,6 +97,9 @@ pub struct ServiceSpec {
     pub accept_proxy_from: Vec<Prefix>,
     /// TLS of its clients, which ends here; `None`: their bytes are passed on as they are.
     pub tls: Option<ServerTls>,
+    /// How many handshakes a source may begin in a second: an IPv4 address, or an IPv6 network of 64 bits. 0: any
+    /// number.
+    pub handshakes_per_source: u32,
     /// The services to whose pools connections go on as they are, by the server's name that their client asks
     /// for (SNI); `None`: names are not looked at.
     pub sni: Option<Arc<ServerNames<Box<str>>>>,
@@ -119,6 +122,7 @@ impl ServiceSpec {
             between: None,
             accept_proxy_from: Vec::new(),
             tls: None,
+            handshakes_per_source: 0,
             sni: None,
             servers: ServerOptions::default(),
             tcp: ServiceTcp::default(),

@@ -6,6 +6,8 @@ use csp_tcp::Stack;
 use csp_tls::Session;
 use csp_types::{FlowLabel, FourTuple, Instant};
 
+use super::sources::Sources;
+
 /// Largest number of ciphertext bytes that are made at once.
 const STEP: usize = 64 * 1024;
 
@@ -128,11 +130,12 @@ pub(crate) struct Sessions {
     /// Handshakes with something to process, a few of which are in each pass: each may take a signature.
     to_advance: VecDeque<FlowLabel>,
     pub(super) scratch: Vec<u8>,
+    pub(super) sources: Sources,
 }
 
 impl Sessions {
-    /// Creates the part for this number of connections, whose labels begin with `first_index`.
-    pub(crate) fn new(first_index: usize, connections: usize) -> Self {
+    /// Creates the part for this number of connections, whose labels begin with `first_index`. `key`: a secret.
+    pub(crate) fn new(first_index: usize, connections: usize, key: &[u8; 16]) -> Self {
         Sessions {
             first_index,
             connections,
@@ -143,6 +146,7 @@ impl Sessions {
             deadlines: VecDeque::new(),
             to_advance: VecDeque::new(),
             scratch: Vec::new(),
+            sources: Sources::new(key),
         }
     }
 

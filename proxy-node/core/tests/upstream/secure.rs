@@ -161,3 +161,21 @@ fn a_client_over_tls_gets_what_a_member_of_either_kind_answers() {
         w.assert_empty();
     }
 }
+
+#[test]
+fn connections_of_a_source_beyond_its_handshakes_are_reset() {
+    let (tls, _) = both();
+    let mut w = World::new(Lines::default(), &[A]);
+    w.policy(ServiceSpec { tls: Some(tls), handshakes_per_source: 3, ..pool(&[A]) });
+    let ports = PORT..PORT + 5;
+    for port in ports.clone() {
+        w.connect(port);
+    }
+    w.pass(Duration::from_millis(10));
+    let reset = ports.filter(|port| w.clients[port].rst).count();
+    assert_eq!((reset, w.core.counters().tls_handshakes_not_admitted), (2, 2));
+    w.pass(Duration::from_millis(400));
+    w.connect(PORT + 9);
+    w.pass(Duration::from_millis(10));
+    assert!(!w.clients[&(PORT + 9)].rst, "a third of a second is enough for one");
+}
