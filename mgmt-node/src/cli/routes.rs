@@ -1,4 +1,4 @@
-//! `cspctl routes` and `cspctl routes test`: what the proxies do with requests of HTTP, computed from a policy.
+//! `cspctl routes` and `cspctl routes test`: what the proxies do with requests of HTTP, by a policy.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};

@@ -1,7 +1,7 @@
 //! The route that shows the next requests that meet a filter, and what a worker answers.
 //!
-//! A worker copies the records of such requests, whatever the log takes of them (`csp_gateway`'s watches); the
-//! route asks again until there are enough, or its time is over.
+//! A worker copies the records of such requests, whatever the log takes of them (`csp_gateway`'s watches).
+//! The route asks again until there are enough, or its time is over.
 
 use std::net::IpAddr;
 use std::time::Duration;

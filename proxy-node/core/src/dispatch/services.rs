@@ -97,8 +97,8 @@ pub struct ServiceSpec {
     pub accept_proxy_from: Vec<Prefix>,
     /// TLS of its clients, which ends here; `None`: their bytes are passed on as they are.
     pub tls: Option<ServerTls>,
-    /// How many handshakes a source may begin in a second: an IPv4 address, or an IPv6 network of 64 bits. 0: any
-    /// number.
+    /// How many handshakes a source may begin in a second: an IPv4 address, or an IPv6 network of 64 bits.
+    /// 0: any number.
     pub handshakes_per_source: u32,
     /// The services to whose pools connections go on as they are, by the server's name that their client asks
     /// for (SNI); `None`: names are not looked at.

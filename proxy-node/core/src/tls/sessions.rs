@@ -134,7 +134,8 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Creates the part for this number of connections, whose labels begin with `first_index`. `key`: a secret.
+    /// Creates the part for this number of connections, whose labels begin with `first_index`. `key`: a
+    /// secret.
     pub(crate) fn new(first_index: usize, connections: usize, key: &[u8; 16]) -> Self {
         Sessions {
             first_index,

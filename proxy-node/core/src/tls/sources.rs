@@ -1,8 +1,8 @@
 //! How many handshakes the clients of a source may begin: a bounded table of sources.
 //!
 //! A handshake costs the client little and the proxy a signature. Each service may bound how many a source
-//! begins in a second: an IPv4 address, or an IPv6 network of 64 bits, which one client has. A source may begin
-//! as many at once as in a second (the generic cell rate algorithm, ITU-T I.371).
+//! begins in a second: an IPv4 address, or an IPv6 network of 64 bits, which one client has. A source may
+//! begin as many at once as in a second (the generic cell rate algorithm, ITU-T I.371).
 
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
