@@ -28,6 +28,36 @@ impl Resident {
     }
 }
 
+/// Objects that the kernel keeps for a TCP socket that a program has: the socket, its inode, its file, its
+/// directory entry, and that it is watched by epoll. Buffers are not counted: an idle connection has none.
+const SOCKET_OBJECTS: [&str; 5] = ["TCP", "sock_inode_cache", "filp", "dentry", "eventpoll_epi"];
+
+/// Returns the memory that the kernel keeps for the sockets of a process, in bytes: their number times the
+/// sizes in /proc/slabinfo, which root may read.
+///
+/// # Errors
+/// If there is no such process, or the kernel does not say the sizes.
+pub fn kernel_sockets(pid: u32) -> Result<u64> {
+    let folder = format!("/proc/{pid}/fd");
+    let files = std::fs::read_dir(&folder).context(folder)?;
+    let is_socket = |file: &std::fs::DirEntry| {
+        std::fs::read_link(file.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))
+    };
+    let count = files.filter_map(Result::ok).filter(is_socket).count() as u64;
+    let slabs = std::fs::read_to_string("/proc/slabinfo").context("/proc/slabinfo")?;
+    Ok(count * socket_len(&slabs)?)
+}
+
+/// Returns the bytes of the objects of a socket.
+fn socket_len(slabs: &str) -> Result<u64> {
+    let size = |name: &&str| {
+        let line = slabs.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let size = line.and_then(|rest| rest.split_whitespace().nth(2)?.parse::<u64>().ok());
+        size.with_context(|| format!("/proc/slabinfo has no {name}"))
+    };
+    SOCKET_OBJECTS.iter().map(size).sum()
+}
+
 /// Returns the processor time of a process, all its threads, in seconds; the kernel counts in steps of 10 ms.
 ///
 /// # Errors
@@ -50,6 +80,17 @@ fn kibibytes(status: &str, field: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_objects_of_a_socket_are_summed() {
+        let line = |name: &str, size: u32| format!("{name:<18} 104 156 {size} 13 8 : tunables 0 0 0\n");
+        let objects =
+            [("TCPv6", 9_999), ("TCP", 2_368), ("sock_inode_cache", 832), ("filp", 192), ("dentry", 192)];
+        let mut text: String = objects.iter().map(|(name, size)| line(name, *size)).collect();
+        assert!(socket_len(&text).unwrap_err().to_string().contains("eventpoll_epi"));
+        text += &line("eventpoll_epi", 128);
+        assert_eq!(socket_len(&text).unwrap(), 3_712);
+    }
 
     #[test]
     fn fields_are_found_by_name() {

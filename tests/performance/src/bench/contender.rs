@@ -13,7 +13,7 @@ use csp_cluster::{Cluster, Host, Process, Tier, VIP, cpu_ns_of_all, wait_until};
 
 use super::work::Work;
 use super::{Layout, Plan, secure};
-use crate::memory::Resident;
+use crate::memory::{Resident, kernel_sockets};
 
 const START: Duration = Duration::from_secs(15);
 /// The client and the host that it reaches without the platform are joined by a network of their own.
@@ -169,14 +169,14 @@ impl Running {
         self.tiers.iter().map(|(_, pids)| of_tier(pids)).collect()
     }
 
-    /// Returns the memory of what stands at the edge, in bytes.
+    /// Returns the memory of what stands at the edge, in bytes, with that of the kernel for its sockets.
     ///
     /// # Errors
     /// A process has ended.
     pub fn resident(&self) -> Result<u64> {
         let at_edge = self.tiers.iter().filter(|(tier, _)| !matches!(*tier, "application" | "agent"));
         let mut pids = at_edge.flat_map(|(_, pids)| pids);
-        pids.try_fold(0, |sum, pid| Ok(sum + Resident::of(*pid)?.total()))
+        pids.try_fold(0, |sum, pid| Ok(sum + Resident::of(*pid)?.total() + kernel_sockets(*pid)?))
     }
 
     pub(super) fn stop(mut self) -> Result<()> {

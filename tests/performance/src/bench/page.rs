@@ -20,7 +20,10 @@ pub fn text(report: &Report) -> String {
             let Sample { requests_per_second: rate, latency_us: [p50, p90, p99], .. } = row.median;
             let name = row.contender;
             if let Some(bytes) = row.median.memory {
-                let _ = writeln!(out, "  {name:<28} {bytes:>9.0} bytes a connection");
+                let _ = writeln!(
+                    out,
+                    "  {name:<28} {bytes:>9.0} bytes a connection, sockets of the kernel included"
+                );
                 continue;
             }
             let _ =
