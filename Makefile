@@ -284,6 +284,11 @@ bench-quality: packages-messages build ## information flows through real daemons
 	$(CARGO) run --release --locked -p csp-quality --example figures -- --write docs/quality
 	$(CARGO) bench --locked -p csp-quality --bench costs
 
+.PHONY: evaluation
+evaluation: packages-build ## section 5.2 of the CSP paper, simulated: budgets, processors, throughput, SAN fabrics, clusters of up to 512 nodes; written to docs/evaluation.md (a minute; EVALUATION="throughput --seed 7")
+	$(CARGO) build --release --locked -p csp-evaluation $(FEATURES)
+	@$(RELEASE)/csp-evaluate $(or $(EVALUATION),--write docs/evaluation --page docs/evaluation.md)
+
 .PHONY: test-plugins
 test-plugins: packages-test build ## packet plug-ins: classifier, fixtures at three levels, supplied ones, the network node's core and the cluster (root)
 	$(CARGO) test --release --locked -p csp-classify -p csp-plugins -p csp-modules -p csp-plugin-modules -p csp-plugin-host -p csp-network-core -p csp-xdp $(FEATURES)

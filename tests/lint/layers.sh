@@ -18,7 +18,7 @@ floors proxy csp-proxy-node csp-proxy-core csp-tcp csp-tls csp-messages csp-qual
 floors edge csp-edge-node
 floors app csp-app-node csp-context csp-plugin-host csp-sockfilter
 floors mgmt csp-mgmt-node
-floors tests csp-support csp-features csp-simulation csp-conformance csp-models csp-fuzz csp-cluster csp-interop csp-performance csp-perf \
+floors tests csp-support csp-features csp-simulation csp-evaluation csp-conformance csp-models csp-fuzz csp-cluster csp-interop csp-performance csp-perf \
   csp-rdma-guests
 
 # What a floor may depend on beside itself. Tests may use everything.
