@@ -146,6 +146,9 @@ fn changes(old: &Service, new: &Service, lines: &mut Vec<String>) {
         Some(check) => format!("{check:?}"),
     };
     change("servers.check", check(&was.check), check(&is.check));
+    let to_tls =
+        |tls: &Option<crate::ServersTls>| tls.as_ref().map_or("none".to_owned(), |tls| tls.summary());
+    change("servers.tls", to_tls(&was.tls), to_tls(&is.tls));
     let tunnel =
         |tunnel: Option<Tunnel>| tunnel.map_or("none".to_owned(), |t| format!("{t:?}").to_lowercase());
     change("servers.tunnel", tunnel(was.tunnel), tunnel(is.tunnel));

@@ -85,8 +85,8 @@ pub use queries::{
 };
 pub use requests::{REQUESTED_MAX, Requests};
 pub use servers::{
-    AllDown, Balance, HttpCheck, ProxyProtocol, Reach, Server, ServerCheck, ServerHost, ServerOptions,
-    TlsCheck, WEIGHT_MAX,
+    AllDown, Balance, HttpCheck, ProxyProtocol, Reach, SYSTEM_AUTHORITIES, Server, ServerCheck, ServerHost,
+    ServerOptions, ServersTls, TlsCheck, WEIGHT_MAX,
 };
 pub use sni::{SNI_MAX, SniRoute};
 pub use tls::{CertificateField, ServiceClients, ServiceTls, TLS_ALPN_MAX, TLS_CERTIFICATES_MAX, TlsVersion};

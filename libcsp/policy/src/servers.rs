@@ -1,6 +1,9 @@
 //! The servers of a service: programs of application nodes under the socket filter, and plain servers, which
 //! are reached over TCP and run no software of the cluster.
 
+mod checks;
+mod tls;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
@@ -13,12 +16,13 @@ use super::check::{check_count, unicast_fault};
 use super::forward::Tunnel;
 use super::{POOL_MAX, Policy, PoolMember, Service, Via};
 
+pub use checks::{HttpCheck, ServerCheck, TlsCheck};
+pub use tls::{SYSTEM_AUTHORITIES, ServersTls};
+
 /// Largest number of names of plain servers in a policy.
 pub const NAMES_MAX: usize = 256;
 /// Largest weight of a server.
 pub const WEIGHT_MAX: u16 = 256;
-/// Longest path of a check's request, in bytes.
-const HTTP_TEXT_MAX: usize = 512;
 /// Largest bound of a server's connections.
 pub const CONNECTIONS_MAX: u32 = 1 << 20;
 /// Shortest and longest time for a connection to a plain server, in milliseconds.
@@ -115,13 +119,16 @@ pub struct ServerOptions {
     pub connect_timeout_ms: u32,
     /// The header by which proxies give a server the client's address.
     pub proxy_protocol: ProxyProtocol,
-    /// Whether they speak HTTP/2 by prior knowledge (RFC 9113 §3.3), as servers of gRPC do, when routes of
-    /// HTTP lead to them. Otherwise they get HTTP/1.1.
+    /// Whether they speak HTTP/2, as servers of gRPC do, when routes of HTTP lead to them: by prior
+    /// knowledge (RFC 9113 §3.3), or over TLS by ALPN. Otherwise they get HTTP/1.1.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub http2: bool,
     /// How proxies check them; absent: proxies learn from clients' connections which can be reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check: Option<ServerCheck>,
+    /// TLS towards the plain ones; absent: they get plaintext.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<ServersTls>,
     /// How network nodes pack what they forward; absent: they do not, and servers are on their LAN.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tunnel: Option<Tunnel>,
@@ -137,110 +144,8 @@ impl Default for ServerOptions {
             proxy_protocol: ProxyProtocol::Off,
             http2: false,
             check: None,
-            tunnel: None,
-        }
-    }
-}
-
-/// An active check: a connection now and then, by each proxy worker.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ServerCheck {
-    /// Milliseconds between two checks.
-    #[serde(deserialize_with = "check_time")]
-    pub interval_ms: u32,
-    /// Milliseconds for a check; at most `interval_ms`.
-    #[serde(deserialize_with = "check_time")]
-    pub timeout_ms: u32,
-    /// Checks in a row that put a server into use.
-    #[serde(deserialize_with = "times")]
-    pub rise: u8,
-    /// Failed checks in a row that put it out of use.
-    #[serde(deserialize_with = "times")]
-    pub fall: u8,
-    /// The port that is asked; absent: the server's.
-    #[serde(deserialize_with = "some_port", skip_serializing_if = "Option::is_none")]
-    pub port: Option<u16>,
-    /// A request over HTTP/1.1; absent: the connection is enough.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub http: Option<HttpCheck>,
-    /// The start of a TLS handshake; absent: none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tls: Option<TlsCheck>,
-}
-
-impl Default for ServerCheck {
-    fn default() -> Self {
-        ServerCheck {
-            interval_ms: 2_000,
-            timeout_ms: 1_000,
-            rise: 2,
-            fall: 3,
-            port: None,
-            http: None,
             tls: None,
-        }
-    }
-}
-
-/// The request of a check, and the answers by which it passes.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct HttpCheck {
-    /// Path and query.
-    pub path: String,
-    /// The `Host` header; absent: the service's VIP.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub host: Option<String>,
-    /// The smallest and the largest status that is right.
-    pub status: [u16; 2],
-}
-
-impl Default for HttpCheck {
-    fn default() -> Self {
-        HttpCheck { path: "/".to_owned(), host: None, status: [200, 399] }
-    }
-}
-
-/// A ClientHello, which passes if the server answers with its ServerHello.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct TlsCheck {
-    /// The server's name in it (SNI); absent: none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-}
-
-impl ServerCheck {
-    fn check(&self, at: &str, problems: &mut Problems) {
-        if self.timeout_ms > self.interval_ms {
-            let message = format!("{} ms are more than interval_ms, {}", self.timeout_ms, self.interval_ms);
-            problems.add_unless(&[&format!("{at}.interval_ms")], format!("{at}.timeout_ms"), message);
-        }
-        if self.http.is_some() && self.tls.is_some() {
-            let message = "http is asked without TLS, tls asks for no page: one of the two";
-            problems.add(format!("{at}.tls"), message.to_owned());
-        }
-        let visible = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
-        let is_host = |host: &str| !host.is_empty() && host.len() <= 253 && visible(host);
-        let name = self.tls.as_ref().and_then(|tls| tls.name.as_ref());
-        if let Some(name) = name.filter(|name| !is_host(name)) {
-            problems.add(format!("{at}.tls.name"), format!("{name:?} is no name; allowed is visible ASCII"));
-        }
-        let Some(HttpCheck { path, host, status }) = &self.http else { return };
-        if !path.starts_with('/') || path.len() > HTTP_TEXT_MAX || !visible(path) {
-            let message =
-                format!("{path:?} is no path; allowed are / and visible ASCII, {HTTP_TEXT_MAX} bytes");
-            problems.add(format!("{at}.http.path"), message);
-        }
-        if let Some(host) = host.as_ref().filter(|host| !is_host(host)) {
-            problems.add(format!("{at}.http.host"), format!("{host:?} is no host; allowed is visible ASCII"));
-        }
-        let [least, most] = *status;
-        if !(100..=599).contains(&least) || !(least..=599).contains(&most) {
-            let message =
-                format!("{least} to {most} are no statuses; allowed are two of 100 to 599 in order");
-            problems.add(format!("{at}.http.status"), message);
+            tunnel: None,
         }
     }
 }
@@ -353,6 +258,9 @@ pub(crate) fn check_pool(reach: &mut Reach<'_>, service: &Service, at: &str, pro
     if let Some(check) = &service.servers.check {
         check.check(&format!("{at}.servers.check"), problems);
     }
+    if let Some(tls) = &service.servers.tls {
+        tls.check(service, &format!("{at}.servers"), problems);
+    }
     let mut hosts = HashSet::new();
     for (index, server) in service.pool.iter().enumerate() {
         let at = format!("{at}.pool[{index}]");
@@ -446,10 +354,6 @@ fn some_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpA
     csp_config::ip_address(deserializer).map(Some)
 }
 
-fn some_port<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
-    port(deserializer).map(Some)
-}
-
 pub(crate) fn weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
     Ok(number(deserializer, 0, WEIGHT_MAX.into(), "a weight")? as u16)
 }
@@ -465,14 +369,6 @@ fn connect_timeout<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D:
 
 fn slow_start<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     Ok(number(deserializer, 0, 3_600_000, "a time in milliseconds")? as u32)
-}
-
-fn check_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
-    Ok(number(deserializer, 100, 600_000, "a time of a check in milliseconds")? as u32)
-}
-
-fn times<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
-    Ok(number(deserializer, 1, 100, "a number of checks")? as u8)
 }
 
 pub(crate) const fn one() -> u16 {

@@ -111,7 +111,7 @@ fn handshakes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Erro
 }
 
 /// Returns why a name is that of no file, if so.
-fn name_fault(name: &str) -> Option<String> {
+pub(crate) fn name_fault(name: &str) -> Option<String> {
     let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     let is_name =
         (1..=NAME_LEN_MAX).contains(&name.len()) && name.bytes().all(legal) && !name.starts_with('.');

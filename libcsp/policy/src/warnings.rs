@@ -16,6 +16,7 @@ impl Policy {
         warnings.extend(super::plugin_places::never_in_driver(&self.plugins));
         warnings.extend(self.unreached_flows());
         warnings.extend(self.unreached_bounds());
+        warnings.extend(self.unverified_servers());
         warnings
     }
 

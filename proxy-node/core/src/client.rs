@@ -79,15 +79,8 @@ impl<O> Context<'_, O> {
             Event::PeerFinished => {
                 if self.tls.peer_finished(label) {
                     // The session says whether the stream has ended, or was cut off.
-                } else if let Some(flow) = self.flows.get_mut(label) {
-                    flow.client_finished = true;
-                    match flow.stage {
-                        Stage::Joined(Joint { peer, member: None }) => {
-                            self.flows.ends(peer, End::ClosedByServer);
-                        }
-                        Stage::Behind(upstream) => self.flows.server_finished(upstream),
-                        _ => flow.ends(End::ClosedByClient),
-                    }
+                } else {
+                    self.stream_ended(label);
                 }
                 ClientEvent::Changed
             }
@@ -106,6 +99,17 @@ impl<O> Context<'_, O> {
             Event::Failed(why) => ClientEvent::Failed(code(why)),
         };
         Some((label, event))
+    }
+
+    /// Notes that the stream from the other end of a connection has ended: nothing follows what is readable.
+    pub(crate) fn stream_ended(&mut self, label: FlowLabel) {
+        let Some(flow) = self.flows.get_mut(label) else { return };
+        flow.client_finished = true;
+        match flow.stage {
+            Stage::Joined(Joint { peer, member: None }) => self.flows.ends(peer, End::ClosedByServer),
+            Stage::Behind(upstream) => self.flows.server_finished(upstream),
+            _ => flow.ends(End::ClosedByClient),
+        }
     }
 
     /// Ends the client's connection at once and discards all bytes. The end no longer exists, and no event

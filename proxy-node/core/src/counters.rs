@@ -1,5 +1,7 @@
 //! Counters of a proxy worker. Plain numbers; the daemon converts them to metrics.
 
+use csp_tls::FailureClass;
+
 /// Counters of one worker since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
@@ -74,6 +76,14 @@ pub struct Counters {
     pub tls_handshakes_not_admitted: u64,
     /// Connections whose session failed later: a violation of the protocol, or an end without close_notify.
     pub tls_sessions_failed: u64,
+    /// Handshakes of TLS with plain servers that were completed, checks included.
+    pub tls_server_handshakes: u64,
+    /// Those of them that have resumed a former session.
+    pub tls_server_resumed: u64,
+    /// Those that failed, by class.
+    pub tls_server_failed: [u64; FailureClass::ALL.len()],
+    /// Those that were not complete in time.
+    pub tls_server_late: u64,
     /// Connections dropped because no process of their service listened.
     pub drop_no_server: u64,
     /// Connections dropped because no listening process accepted them within the backlog's time limit.

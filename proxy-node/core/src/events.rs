@@ -158,6 +158,10 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Processes the failure of a connection with unread bytes. A process receives them before the failure,
     /// as from a kernel's socket; a client that was not accepted yet has left.
     fn client_broken(&mut self, label: FlowLabel, code: u32) {
+        if let Some(code) = self.broken_handshake(label, code) {
+            self.cx.abort_client(label);
+            return self.client_failed(label, code);
+        }
         let waits =
             |flow: &Flow| matches!(flow.stage, Stage::Pending | Stage::Offered(_) | Stage::Calling(_));
         if self.cx.flows.get(label).is_none_or(waits) {

@@ -64,7 +64,10 @@ use csp_wire::tunnel::{Flags, Record};
 pub use application::Verdict;
 pub use connection_log::{End, EndedConnection, TlsNote};
 pub use counters::Counters;
-pub use csp_tls::{Certificate, ClientIdentity, ClientVerifier, ServerNames, ServerTls, TlsVersion};
+pub use csp_tls::{
+    Certificate, ClientError, ClientIdentity, ClientOptions, ClientTls, ClientVerifier, FailureClass,
+    ServerNames, ServerTls, TlsVersion, Trust,
+};
 pub use dispatch::admission::Process;
 pub use dispatch::backlog::{BacklogLimits, NO_SERVER_GRACE};
 pub use dispatch::handover::HANDOVER_TIMEOUT;

@@ -15,34 +15,34 @@
 
 pub(crate) mod affinity;
 mod checks;
+mod pass;
+mod secure;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use csp_types::{Duration, FlowLabel, FourTuple, Instant, TraceKind};
+use csp_tls::ClientTls;
+use csp_types::{Duration, FlowLabel, FourTuple, Instant};
 
 use super::connection_log::End;
-use super::context::{Context, Turn};
+use super::context::Turn;
 use super::events::{NO_SERVICE, new_flow};
 use super::flow::{Call, Joint, Stage};
-use super::pump::Pump;
 use super::service::local::LocalServices;
 use super::service::upstream::Ended;
-use super::service::{ClientEnd as _, TcpEnd, TlsEnd};
 use super::{ProxyOutput, reason};
 
 pub use checks::{CheckSpec, HttpCheck, Question};
 pub use csp_wire::proxy_protocol::ProxyHeader;
 
 use checks::Checks;
+pub(super) use pass::{pass_plaintext, pass_to_session};
 
 /// Connections to plain servers that are tried for one client.
 const CALLS_MAX: u8 = 3;
 /// How long a connection to a server that has ended its stream stays while its client moves nothing: once to
 /// twice this time.
 const HALF_CLOSED_MAX: Duration = Duration::from_secs(60);
-/// Largest number of bytes that are passed on in one go: one connection must not hold up the others.
-const PASS_MAX: usize = 256 * 1024;
 
 /// By what a member is chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -79,6 +79,8 @@ pub struct ServerOptions {
     pub header: Option<ProxyHeader>,
     /// How this worker checks them; `None`: it learns from clients' connections which can be reached.
     pub check: Option<Arc<CheckSpec>>,
+    /// TLS towards the plain ones; `None`: they get plaintext.
+    pub tls: Option<ClientTls>,
 }
 
 impl Default for ServerOptions {
@@ -90,6 +92,7 @@ impl Default for ServerOptions {
             connect_timeout: Duration::from_secs(3),
             header: None,
             check: None,
+            tls: None,
         }
     }
 }
@@ -182,38 +185,33 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Processes the establishment of the connection to a plain server.
     pub(super) fn server_connected(&mut self, server: FlowLabel, client: FlowLabel) {
         let call = self.cx.flows.get(client).and_then(|flow| match flow.stage {
-            Stage::Calling(call) if call.server == server => Some((call, flow.tuple, flow.service)),
+            Stage::Calling(call) if call.server == server => Some((flow.tuple, flow.service)),
             _ => None,
         });
-        let Some((call, tuple, service)) = call else {
+        let Some((tuple, service)) = call else {
             self.cx.abort_client(server);
             return self.remove_flow(server);
         };
-        let now = self.cx.now;
-        self.dispatcher.plain_up(now, call.member);
-        let header = self.dispatcher.service(service).and_then(|service| service.spec.servers.header);
+        let options = self.dispatcher.service(service).map(|service| &service.spec.servers);
+        let (header, tls) = options.map_or((None, None), |options| (options.header, options.tls.clone()));
         if let Some(header) = header {
             let bytes = match self.cx.upstreams.get(client) {
                 None => header.bytes(tuple.remote, tuple.local),
                 Some(end) => end.header(header, tuple.remote),
             };
-            self.cx.tcp.write(now, server, &bytes);
+            self.cx.tcp.write(self.cx.now, server, &bytes);
         }
-        if self.cx.upstreams.is_of(client) {
-            return self.upstream_called(client, server, call.member);
+        match tls {
+            None => self.server_ready(server, client),
+            Some(tls) => self.secure_server(server, &tls),
         }
-        let joint = Joint { peer: server, member: Some(call.member) };
-        self.cx.flows.set_stage(now, client, Stage::Joined(joint));
-        self.cx.flows.set_stage(now, server, Stage::Joined(Joint { peer: client, member: None }));
-        self.cx.recorder.log.opened(now, client, call.member, "");
-        self.cx.record(client, TraceKind::OpenSent, 0);
-        self.pump.enqueue(self.cx.flows, client);
     }
 
     /// Processes the failure of a connection to a plain server before it was established. The engine's
     /// connection no longer exists.
     pub(super) fn call_failed(&mut self, server: FlowLabel, client: FlowLabel, code: u32) {
         let began = self.cx.flows.get(server).map_or(self.cx.now, |flow| flow.began);
+        self.count_handshake(server, code);
         self.remove_flow(server);
         let stage = self.cx.flows.get(client).map(|flow| flow.stage);
         let Some(Stage::Calling(call)) = stage.filter(|stage| stage.calls(server)) else { return };
@@ -385,103 +383,4 @@ impl Stage {
     fn calls(&self, label: FlowLabel) -> bool {
         matches!(self, Stage::Calling(call) if call.server == label)
     }
-}
-
-impl Pump {
-    /// Passes bytes and ends of streams between two joined connections, in both directions. Returns whether
-    /// anything was moved.
-    pub(super) fn pump_joined<O: ProxyOutput>(
-        &mut self,
-        cx: &mut Context<'_, O>,
-        label: FlowLabel,
-        peer: FlowLabel,
-    ) -> bool {
-        let there = self.pass(cx, label, peer);
-        let back = self.pass(cx, peer, label);
-        there || back
-    }
-
-    fn pass<O: ProxyOutput>(&mut self, cx: &mut Context<'_, O>, from: FlowLabel, to: FlowLabel) -> bool {
-        let (is_from, is_to) = (cx.tls.has(from), cx.tls.has(to));
-        let moved = match is_from || is_to {
-            false => cx.tcp.pass(cx.now, from, to, PASS_MAX),
-            true if is_from => pass_plaintext(cx, from, to, PASS_MAX),
-            true => pass_to_session(cx, from, to, PASS_MAX),
-        };
-        if moved > 0 {
-            cx.recorder.counters.joined_bytes += moved as u64;
-            if let Some(flow) = cx.flows.get_mut(to) {
-                if flow.bytes_from_app == 0 {
-                    cx.recorder.first_byte(cx.now, flow);
-                }
-                flow.bytes_from_app += moved as u64;
-                cx.recorder.services.sent(flow.counted, moved as u64);
-                let (now, label) = (cx.now, to);
-                match is_to {
-                    false => self.widen(&mut TcpEnd { now, label, finished: false, tcp: cx.tcp }, flow),
-                    true => self.widen(&mut TlsEnd { now, label, tcp: cx.tcp, tls: cx.tls }, flow),
-                }
-            }
-        }
-        if is_from && cx.advance_session(from) {
-            self.settle_later(from);
-        }
-        let more = match is_from {
-            false => cx.tcp.readable(from) > 0,
-            true => cx.tls.held(from).0 > 0,
-        };
-        let Some(flow) = cx.flows.get_mut(from) else { return false };
-        flow.bytes_to_app += moved as u64;
-        cx.recorder.services.received(flow.counted, moved as u64);
-        let ends = flow.client_finished && !more && !flow.shutdown_sent;
-        if ends {
-            flow.shutdown_sent = true;
-            let of_server = flow.service == NO_SERVICE;
-            cx.shutdown_stream(to);
-            if of_server {
-                self.end_later_of_server(from);
-            }
-        }
-        if more && moved >= PASS_MAX {
-            self.enqueue(cx.flows, from);
-        }
-        moved > 0 || ends
-    }
-}
-
-/// Passes up to `max` bytes of plaintext of a client's session on to its server. Returns their number.
-pub(super) fn pass_plaintext<O>(
-    cx: &mut Context<'_, O>,
-    from: FlowLabel,
-    to: FlowLabel,
-    max: usize,
-) -> usize {
-    let mut moved = 0;
-    while moved < max {
-        let Some(secured) = cx.tls.get_mut(from) else { break };
-        let plaintext = secured.session.plaintext();
-        let plaintext = &plaintext[..plaintext.len().min(max - moved)];
-        let (wanted, written) = (plaintext.len(), cx.tcp.write(cx.now, to, plaintext));
-        secured.session.consume(written);
-        secured.advance(cx.tcp, cx.now);
-        moved += written;
-        if written == 0 || written < wanted {
-            break;
-        }
-    }
-    moved
-}
-
-/// Passes up to `max` bytes of a server on to the session of its client. Returns their number.
-pub(super) fn pass_to_session<O>(
-    cx: &mut Context<'_, O>,
-    from: FlowLabel,
-    to: FlowLabel,
-    max: usize,
-) -> usize {
-    let room = TlsEnd { now: cx.now, label: to, tcp: cx.tcp, tls: cx.tls }.room().min(max);
-    let Some(secured) = cx.tls.get_mut(to) else { return 0 };
-    cx.tcp.peek(from, room).for_each(|slice| secured.session.write(slice));
-    cx.tls.flush_later(to);
-    cx.tcp.consume(cx.now, from, room)
 }

@@ -1,4 +1,4 @@
-//! TLS of clients' connections, between the TCP engine and the services.
+//! TLS of clients' connections, and of those to plain servers, between the TCP engine and the services.
 //!
 //! ```text
 //!  Connected ─▶ handshake ── established ─▶ the flow begins, as any other ── shutdown, close ─▶ close_notify, FIN
@@ -16,11 +16,12 @@ use csp_types::{Duration, FlowLabel, FourTuple};
 
 use super::connection_log::{End, TlsNote};
 use super::context::{Context, Turn};
+use super::flow::{Joint, Stage};
 use super::service::local::LocalServices;
 use super::{ProxyOutput, reason};
 
-use sessions::{Begins, Ending};
-pub(crate) use sessions::{Secured, Sessions};
+use sessions::{Arrival, Ending};
+pub(crate) use sessions::{Begins, Sessions};
 
 /// How long a handshake may take, and a client to end its stream after its server has closed.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -62,11 +63,8 @@ impl<O> Context<'_, O> {
         let Some(secured) = self.tls.get_mut(label) else { return false };
         secured.advance(self.tcp, self.now);
         let (ended, failed) = (secured.session.is_closed_by_peer(), secured.session.failure().is_some());
-        if ended
-            && let Some(flow) = self.flows.get_mut(label)
-            && !std::mem::replace(&mut flow.client_finished, true)
-        {
-            flow.ends(End::ClosedByClient);
+        if ended && self.flows.get(label).is_some_and(|flow| !flow.client_finished) {
+            self.stream_ended(label);
         }
         failed
     }
@@ -95,8 +93,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         };
         let window = self.pump.limit(window, HANDSHAKE_WINDOW);
         self.cx.tcp.set_send_capacity(label, window);
-        let begins = Begins { service, tuple, deadline: self.cx.now + HANDSHAKE_TIMEOUT };
-        self.cx.tls.begin(label, session, begins, window);
+        let arrival = Arrival { service, tuple, deadline: self.cx.now + HANDSHAKE_TIMEOUT };
+        self.cx.tls.begin(label, session, Begins::Client(arrival), window);
         self.cx.tls.advance_later(label);
         true
     }
@@ -129,10 +127,16 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     }
 
     fn advance_handshake(&mut self, label: FlowLabel) {
+        match self.cx.tls.get_mut(label).map(|secured| secured.begins) {
+            Some(Some(Begins::Client(_))) => {}
+            Some(Some(Begins::Server)) => return self.advance_server(label),
+            Some(None) => return self.session_changed(label), // it has ended, or failed
+            None => return,
+        }
         let failed = self.cx.advance_session(label);
         self.cx.tls.flush_later(label);
         let Some(secured) = self.cx.tls.get_mut(label) else { return };
-        let Some(begins) = secured.begins else { return };
+        let Some(begins) = secured.arrival().copied() else { return };
         if failed {
             return self.refuse_handshake(label, End::Handshake);
         }
@@ -179,15 +183,22 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     pub(super) fn session_failed(&mut self, label: FlowLabel) {
         let Some(secured) = self.cx.tls.get_mut(label) else { return };
         let truncated = secured.session.failure() == Some(&Failure::Truncated);
-        if self.cx.flows.get(label).is_none_or(|flow| flow.stage == super::flow::Stage::Finishing) {
-            return; // nobody reads what is missing
-        }
+        let class = secured.session.failure().map(Failure::class);
         let (end, code) = match truncated {
             true => (End::ClientReset, reason::CONNECTION_RESET),
             false => (End::Protocol, reason::INVALID),
         };
+        match self.cx.flows.get(label).map(|flow| flow.stage) {
+            // Nobody reads what is missing.
+            None | Some(Stage::Finishing) => return,
+            Some(Stage::Checking(server)) => {
+                self.cx.abort_client(label);
+                return self.check_failed(label, server, class.map_or(code, reason::of_tls));
+            }
+            Some(Stage::Joined(Joint { peer, member: None })) => self.cx.flows.ends(peer, End::ServerReset),
+            Some(_) => self.cx.flows.ends(label, end),
+        }
         self.cx.recorder.counters.tls_sessions_failed += 1;
-        self.cx.flows.ends(label, end);
         self.notify_failure(label, code);
         self.abandon(label);
     }
@@ -199,7 +210,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
-    fn flush_session(&mut self, label: FlowLabel) {
+    pub(super) fn flush_session(&mut self, label: FlowLabel) {
         let Context { now, tcp, tls, .. } = &mut self.cx;
         let mut scratch = std::mem::take(&mut tls.scratch);
         let ending = tls.get_mut(label).and_then(|secured| {
@@ -238,7 +249,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         let Some(secured) = tls.get_mut(label) else { return };
         let is_broken = matches!(
             secured.session.failure(),
-            Some(Failure::Protocol(_) | Failure::KeysUsedUp | Failure::Unnamed)
+            Some(Failure::Protocol(_) | Failure::KeysUsedUp | Failure::Unnamed | Failure::NoProtocol)
         );
         let is_unread = secured.session.readable() > 0 || is_broken;
         if !is_unread && !secured.session.is_closed_by_peer() && !secured.peer_finished {
@@ -304,8 +315,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     }
 
     fn end_handshake(&mut self, label: FlowLabel, end: End) {
-        let begins = self.cx.tls.get_mut(label).and_then(|secured| secured.begins);
-        let Some(Begins { service, tuple, .. }) = begins else { return };
+        let begins = self.cx.tls.get(label).and_then(|secured| secured.arrival().copied());
+        let Some(Arrival { service, tuple, .. }) = begins else { return };
         let session = self.cx.tls.get(label).map(|secured| &secured.session);
         self.cx.recorder.log.refused_because(self.cx.now, (label, tuple, service), end, || {
             let session = session?;

@@ -13,6 +13,7 @@
 
 mod course;
 mod ends;
+mod loops;
 mod plain;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};

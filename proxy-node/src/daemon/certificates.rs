@@ -10,6 +10,7 @@
 
 mod authorities;
 mod secret;
+mod servers;
 #[cfg(test)]
 mod tests;
 
@@ -23,10 +24,11 @@ use std::sync::Arc;
 use authorities::{Authorities, Verifies};
 use secret::TicketSecret;
 pub use secret::read as read_ticket_secret;
+use servers::Servers;
 
 use csp_daemon::private_file;
 use csp_policy::{Policy, ServiceTls};
-use csp_tls::{Certificate, ServerTls, TlsVersion};
+use csp_tls::{Certificate, ClientTls, ServerTls, TlsVersion};
 use csp_types::{Duration, Instant};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::server::ProducesTickets;
@@ -69,6 +71,8 @@ pub struct Certificates {
     tried: HashMap<String, [Option<Stamp>; 2]>,
     /// By which clients are verified.
     authorities: Authorities,
+    /// How servers are reached.
+    servers: Servers,
     /// Of which the keys of tickets are derived.
     secret: TicketSecret,
     /// By the service's name.
@@ -91,6 +95,7 @@ impl Certificates {
             loaded: HashMap::new(),
             tried: HashMap::new(),
             authorities: Authorities::default(),
+            servers: Servers::default(),
             secret: TicketSecret::of(secret),
             offered: HashMap::new(),
             looked: None,
@@ -102,7 +107,9 @@ impl Certificates {
     /// of its clients now: that service is not served until it can demand it.
     pub fn load(&mut self, policy: &Policy) -> Result<(), String> {
         let mut wrong = Vec::new();
-        let names: Vec<&String> = policy.tls_services().flat_map(|(_, tls)| &tls.certificates).collect();
+        let of_clients = policy.tls_services().flat_map(|(_, tls)| &tls.certificates);
+        let to_servers = policy.services_to_tls().filter_map(|(_, tls)| tls.certificate.as_ref());
+        let names: Vec<&String> = of_clients.chain(to_servers).collect();
         self.loaded.retain(|name, _| names.contains(&name));
         self.tried.retain(|name, _| names.contains(&name));
         for name in names {
@@ -120,6 +127,7 @@ impl Certificates {
             }
         }
         wrong.extend(self.authorities.load(&self.folder, &self.provider, policy));
+        wrong.extend(self.servers.load(&self.folder, &self.provider, (policy, &self.loaded)));
         wrong.extend(self.secret.load().err().map(|error| format!("tls.ticket_secret: {error}")));
         self.offered.retain(|name, _| policy.tls_services().any(|(service, _)| service.name == *name));
         for (service, tls) in policy.tls_services() {
@@ -141,6 +149,11 @@ impl Certificates {
         self.offered.get(service).map(|offered| offered.tls.clone())
     }
 
+    /// Returns how the servers of a service with `servers.tls` are reached.
+    pub fn towards(&self, service: &str) -> Option<&ClientTls> {
+        self.servers.of(service)
+    }
+
     /// Returns whether the certificates of a service with TLS are here.
     pub fn has(&self, service: &str) -> bool {
         self.offered.contains_key(service)
@@ -154,6 +167,7 @@ impl Certificates {
         self.looked = Some(now);
         self.tried.iter().any(|(name, stamps)| *stamps != self.stamps(name))
             || self.authorities.have_changed(&self.folder)
+            || self.servers.have_changed()
             || self.secret.has_changed()
     }
 

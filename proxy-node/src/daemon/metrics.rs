@@ -17,7 +17,7 @@ use csp_telemetry::{MetricSource, MetricWriter, SnapshotCell};
 use csp_transport::Endpoint;
 
 use crate::ProxyWorker;
-use crate::core::Counters;
+use crate::core::{Counters, FailureClass};
 
 use super::config::{HAIRPINS, UPSTREAMS};
 use super::{channels, contexts, quality};
@@ -149,6 +149,7 @@ impl MetricSource for WorkerMetrics {
             let worker = worker.to_string();
             let (published, labels) = (cell.read(), [("worker", worker.as_str())]);
             collect_counters(out, &published.counters, &labels);
+            collect_server_tls(out, &published.counters, &labels);
             channels::collect(out, &published.channels, &worker);
             contexts::collect(out, &published.contexts, &worker);
             quality::collect(out, &published.quality, &worker);
@@ -185,6 +186,21 @@ fn collect_links(
     out.counter("csp_links_resumed_total", "Links that resumed on another VI", labels, resumed);
     let help = "Messages posted again on another VI";
     out.counter("csp_link_messages_reposted_total", help, labels, reposted);
+}
+
+/// TLS towards servers.
+fn collect_server_tls(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)]) {
+    let help = "Handshakes of TLS with plain servers that were completed, those of checks included";
+    out.counter("csp_tls_server_handshakes_total", help, labels, c.tls_server_handshakes);
+    let help = "Those of them that have resumed a former session";
+    out.counter("csp_tls_server_resumed_total", help, labels, c.tls_server_resumed);
+    let classes = FailureClass::ALL.into_iter().map(|class| (class.name(), class.index()));
+    let failed = classes.map(|(name, at)| (name, c.tls_server_failed[at]));
+    for (class, count) in failed.chain([("timeout", c.tls_server_late)]) {
+        let labels: Vec<_> = labels.iter().copied().chain([("class", class)]).collect();
+        let help = "Handshakes of TLS with plain servers that have failed, by class of the reason";
+        out.counter("csp_tls_server_handshakes_failed_total", help, &labels, count);
+    }
 }
 
 fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)]) {

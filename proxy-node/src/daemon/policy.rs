@@ -23,8 +23,8 @@ use csp_types::{Duration, NodeId};
 
 use crate::WorkerPolicy;
 use crate::core::{
-    AllDown, BacklogLimits, Balance, CheckSpec, EgressRule, HttpCheck, PoolServer, ProxyHeader, Question,
-    ServerHost, ServerOptions, ServiceSpec, ServiceTcp,
+    AllDown, BacklogLimits, Balance, CheckSpec, ClientTls, EgressRule, HttpCheck, PoolServer, ProxyHeader,
+    Question, ServerHost, ServerOptions, ServiceSpec, ServiceTcp,
 };
 
 use csp_wire::tls;
@@ -89,7 +89,7 @@ impl Numbers {
 }
 
 /// Returns what workers need of a policy. Channels whose secret key is not in `ring` are not served, nor
-/// services with TLS whose `certificates` are not here.
+/// services with TLS, of clients or to servers, whose `certificates` are not here.
 pub fn translate(
     planned: &Planned,
     numbers: &mut Numbers,
@@ -109,7 +109,7 @@ pub fn translate(
         tls: certificates.of(&s.name),
         handshakes_per_source: s.tls.as_ref().map_or(0, |tls| tls.handshakes_per_source),
         sni: sni::names(&s.sni),
-        servers: server_options(&s.servers, s.vip),
+        servers: server_options(&s.servers, s.vip, towards(s, names, certificates)),
         tcp: translate_tcp(&s.tcp),
         backlog: BacklogLimits {
             connections: s.backlog.connections as usize,
@@ -123,7 +123,7 @@ pub fn translate(
         tcp: translate_tcp(&e.tcp),
     };
     let mut services: Vec<ServiceSpec> =
-        policy.proxied().filter(|s| s.tls.is_none() || certificates.has(&s.name)).map(&mut service).collect();
+        policy.proxied().filter(|s| has_certificates(s, certificates)).map(&mut service).collect();
     numbers.number_channels(policy);
     let mut messages = MessagesPolicy::default();
     for of in planned.channels() {
@@ -155,6 +155,23 @@ pub fn translate(
     let log = policy.connection_log.clone();
     let http_addresses = policy.http_log.as_ref().map(|log| log.addresses).unwrap_or_default();
     WorkerPolicy { services, egress, messages, http, flows, vip_groups, log, http_addresses }
+}
+
+/// Returns whether what a service's TLS needs is here, towards clients and servers.
+fn has_certificates(service: &csp_policy::Service, certificates: &Certificates) -> bool {
+    (service.tls.is_none() || certificates.has(&service.name))
+        && (service.servers.tls.is_none() || certificates.towards(&service.name).is_some())
+}
+
+/// Returns how the servers of a service are reached over TLS, each by its name if it has one.
+fn towards(service: &csp_policy::Service, names: &Names, certificates: &Certificates) -> Option<ClientTls> {
+    service.servers.tls.as_ref()?;
+    let tls = certificates.towards(&service.name)?.clone();
+    let named = service.pool.iter().filter_map(|server| Some((server.name.as_deref()?, server.port)));
+    let addresses = named.flat_map(|(name, port)| {
+        names.addresses(name).into_iter().map(move |address| ((address, port).into(), name))
+    });
+    Some(tls.with_names(addresses))
 }
 
 /// Returns the services at the ports of a channel.
@@ -219,14 +236,19 @@ fn server(server: &csp_policy::Server, host: ServerHost) -> PoolServer {
     PoolServer { host, port, weight, connections_max, backup }
 }
 
-fn server_options(options: &csp_policy::ServerOptions, vip: IpAddr) -> ServerOptions {
+fn server_options(options: &csp_policy::ServerOptions, vip: IpAddr, tls: Option<ClientTls>) -> ServerOptions {
     let header = match options.proxy_protocol {
         csp_policy::ProxyProtocol::Off => None,
         csp_policy::ProxyProtocol::V1 => Some(ProxyHeader::V1),
         csp_policy::ProxyProtocol::V2 => Some(ProxyHeader::V2),
     };
     let connect_timeout = Duration::from_millis(options.connect_timeout_ms.into());
-    let check = options.check.as_ref().map(|check| Arc::new(server_check(check, header, vip)));
+    // What listens at another port is not what clients reach.
+    let check = |check: &csp_policy::ServerCheck| CheckSpec {
+        tls: tls.clone().filter(|_| check.port.is_none()),
+        ..server_check(check, header, vip)
+    };
+    let check = options.check.as_ref().map(|of| Arc::new(check(of)));
     let balance = match options.balance {
         csp_policy::Balance::LeastConnections => Balance::LeastConnections,
         csp_policy::Balance::Source => Balance::Source,
@@ -236,7 +258,7 @@ fn server_options(options: &csp_policy::ServerOptions, vip: IpAddr) -> ServerOpt
         csp_policy::AllDown::Serve => AllDown::Serve,
     };
     let slow_start = Duration::from_millis(options.slow_start_ms.into());
-    ServerOptions { balance, all_down, slow_start, connect_timeout, header, check }
+    ServerOptions { balance, all_down, slow_start, connect_timeout, header, check, tls }
 }
 
 fn server_check(check: &csp_policy::ServerCheck, header: Option<ProxyHeader>, vip: IpAddr) -> CheckSpec {
@@ -260,7 +282,8 @@ fn server_check(check: &csp_policy::ServerCheck, header: Option<ProxyHeader>, vi
     let question = http.or_else(|| check.tls.as_ref().and_then(hello));
     let ms = |ms: u32| Duration::from_millis(ms.into());
     let (interval, timeout) = (ms(check.interval_ms), ms(check.timeout_ms));
-    CheckSpec { interval, timeout, rise: check.rise, fall: check.fall, port: check.port, header, question }
+    let (rise, fall, port) = (check.rise, check.fall, check.port);
+    CheckSpec { interval, timeout, rise, fall, port, header, question, tls: None }
 }
 
 fn pool(members: &[csp_policy::PoolMember]) -> Vec<PoolServer> {

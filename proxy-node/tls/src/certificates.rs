@@ -83,6 +83,10 @@ impl Certificate {
         &self.names
     }
 
+    pub(crate) fn certified_key(&self) -> &CertifiedKey {
+        &self.key
+    }
+
     /// Returns the chain as DER, the server's own certificate first.
     #[must_use]
     pub fn chain(&self) -> &[CertificateDer<'static>] {

@@ -1,14 +1,16 @@
-//! One connection's TLS session, at the server's end.
+//! One connection's TLS session, at the server's end or at the client's.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
+use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
-use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
-use rustls::{AlertDescription, Error, HandshakeKind};
+use rustls::{Error, HandshakeKind};
 
-use super::{ClientIdentity, ClientVerifier, ServerTls};
+use super::engine::{Engine, Step};
+use super::{ClientIdentity, ClientTls, ClientVerifier, Failure, ServerTls};
 
 /// A record's header: type, version, length (RFC 8446 §5.1).
 const HEADER_LEN: usize = 5;
@@ -27,23 +29,6 @@ const WRITTEN_KEPT: usize = 64 * 1024;
 /// refused.
 const HANDSHAKE_MAX: usize = 64 * 1024;
 
-/// Why a session failed. An alert for the peer waits to be sent where the protocol has one.
-#[derive(Clone, PartialEq, Debug, thiserror::Error)]
-pub enum Failure {
-    /// The peer violated the protocol, or both have nothing in common.
-    #[error("{0}")]
-    Protocol(Error),
-    /// The peer's connection ended without close_notify (RFC 8446 §6.1): bytes may be missing.
-    #[error("the stream ended without close_notify")]
-    Truncated,
-    /// The keys may encrypt no more.
-    #[error("the session's keys are used up")]
-    KeysUsedUp,
-    /// The client's certificate was verified, and names nobody who can be passed on.
-    #[error("the client's certificate is too long, or its names are")]
-    Unnamed,
-}
-
 /// Records that were sent and are not acknowledged.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
@@ -55,7 +40,7 @@ struct Sent {
 
 /// A session.
 pub struct Session {
-    connection: UnbufferedServerConnection,
+    engine: Engine,
     /// Ciphertext that is being processed: at most a record, and parts of a handshake message that is longer.
     incoming: Vec<u8>,
     /// The plaintext of one record, of which `read` bytes were consumed.
@@ -80,15 +65,34 @@ pub struct Session {
     clients: Option<ClientVerifier>,
     /// Whom the client's certificate names.
     identity: Option<Arc<ClientIdentity>>,
+    /// Whether the server must choose an application protocol.
+    needs_protocol: bool,
 }
 
 impl Session {
-    /// Begins a session. `None` if the configuration permits none.
+    /// Begins a session with a client. `None` if the configuration permits none.
     #[must_use]
     pub fn new(tls: &ServerTls) -> Option<Self> {
         let connection = UnbufferedServerConnection::new(tls.config()).ok()?;
-        Some(Session {
-            connection,
+        Some(Session { clients: tls.clients().cloned(), ..Session::of(Engine::Server(connection)) })
+    }
+
+    /// Begins a session with the server at this address, whose first message waits to be sent. `None` if the
+    /// configuration permits none.
+    #[must_use]
+    pub fn towards(tls: &ClientTls, server: SocketAddr) -> Option<Self> {
+        let config = tls.config();
+        let needs_protocol = !config.alpn_protocols.is_empty();
+        let connection = UnbufferedClientConnection::new(config, tls.name_of(server)).ok()?;
+        let engine = Engine::Client(connection);
+        let mut session = Session { needs_protocol, ..Session::of(engine) };
+        session.process();
+        Some(session)
+    }
+
+    fn of(engine: Engine) -> Self {
+        Session {
+            engine,
             incoming: Vec::new(),
             plaintext: Vec::new(),
             read: 0,
@@ -103,9 +107,10 @@ impl Session {
             closing: false,
             closed: false,
             failure: None,
-            clients: tls.clients().cloned(),
+            clients: None,
             identity: None,
-        })
+            needs_protocol: false,
+        }
     }
 }
 
@@ -192,7 +197,13 @@ impl Session {
     /// Returns the application protocol that the handshake has chosen (RFC 7301), if any.
     #[must_use]
     pub fn protocol(&self) -> Option<&[u8]> {
-        self.connection.alpn_protocol()
+        self.engine.protocol()
+    }
+
+    /// Returns whether the handshake has resumed a former session, once it is complete.
+    #[must_use]
+    pub fn is_resumed(&self) -> bool {
+        self.engine.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
     /// Returns whom the client's certificate names, after the handshake; `None`: it has sent none.
@@ -220,46 +231,30 @@ impl Session {
             return; // its alert waits already, and rustls would find the same record wrong again
         }
         loop {
-            let UnbufferedStatus { mut discard, state } =
-                self.connection.process_tls_records(&mut self.incoming);
-            let mut goes_on = true;
-            match state {
-                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
-                    while let Some(record) = traffic.next_record() {
-                        match record {
-                            Ok(record) => {
-                                self.plaintext.extend_from_slice(record.payload);
-                                discard += record.discard;
-                            }
-                            Err(error) => {
-                                self.failure = Some(Failure::Protocol(error));
-                                break;
-                            }
-                        }
-                    }
-                    goes_on = self.plaintext.is_empty();
+            let (discard, step) =
+                self.engine.step(&mut self.incoming, &mut self.plaintext, &mut self.handshake);
+            let mut goes_on = match step {
+                Step::Read => self.plaintext.is_empty(),
+                Step::Encoded => self.failure.is_none() || self.engine.wants_write(),
+                Step::Sent => true,
+                Step::Closed => {
+                    self.closed_by_peer = true;
+                    true
                 }
-                Ok(ConnectionState::EncodeTlsData(mut data)) => {
-                    let at = self.handshake.len();
-                    if let Err(EncodeError::InsufficientSize(size)) = data.encode(&mut []) {
-                        self.handshake.resize(at + size.required_size, 0);
-                        let _ = data.encode(&mut self.handshake[at..]); // its size is what was asked for
-                    }
-                    goes_on = self.failure.is_none() || self.connection.wants_write();
-                }
-                Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
-                Ok(ConnectionState::PeerClosed) => self.closed_by_peer = true,
-                Ok(ConnectionState::WriteTraffic(_)) => {
+                Step::Ready => {
                     self.handshake_done();
-                    goes_on = false;
+                    false
                 }
-                // 0-RTT is off, and later states are unknown.
-                Ok(_) => goes_on = false,
-                Err(error) => {
+                Step::Waits => false,
+                Step::Unreadable(error) => {
+                    self.failure = Some(Failure::Protocol(error));
+                    self.plaintext.is_empty()
+                }
+                Step::Failed(error) => {
                     self.failure.get_or_insert(Failure::Protocol(error));
-                    goes_on = self.connection.wants_write(); // an alert
+                    self.engine.wants_write() // an alert
                 }
-            }
+            };
             self.incoming.drain(..discard.min(self.incoming.len()));
             if self.handshake.len() > HANDSHAKE_MAX {
                 self.failure.get_or_insert(Failure::Protocol(Error::General("too much to send".into())));
@@ -277,8 +272,8 @@ impl Session {
     /// Notes that the handshake is complete, unless the client's certificate is not what it should be.
     fn handshake_done(&mut self) {
         if let Some(clients) = self.clients.take() {
-            let chain = self.connection.peer_certificates();
-            let verified = match self.connection.handshake_kind() {
+            let chain = self.engine.peer_certificates();
+            let verified = match self.engine.handshake_kind() {
                 // rustls has verified it.
                 Some(HandshakeKind::Full | HandshakeKind::FullWithHelloRetryRequest) => Ok(()),
                 _ => clients.verify_again(chain),
@@ -290,6 +285,9 @@ impl Session {
                 Ok(()) if unread => self.failure = Some(Failure::Unnamed),
                 Ok(()) => {}
             }
+        }
+        if !self.established && self.needs_protocol && self.engine.protocol().is_none() {
+            self.failure.get_or_insert(Failure::NoProtocol);
         }
         self.established |= self.failure.is_none();
     }
@@ -383,14 +381,12 @@ impl Session {
     fn encrypt_record(&mut self, len: usize, out: &mut Vec<u8>) -> Option<usize> {
         let (from, at) = (self.encrypted, out.len());
         out.resize(at + len + OVERHEAD, 0);
-        let UnbufferedStatus { discard: 0, state: Ok(ConnectionState::WriteTraffic(mut traffic)) } =
-            self.connection.process_tls_records(&mut self.incoming)
-        else {
-            out.truncate(at);
-            return None;
-        };
-        match traffic.encrypt(&self.written[from..from + len], &mut out[at..]) {
-            Ok(taken) => {
+        match self.engine.encrypt(&mut self.incoming, &self.written[from..from + len], &mut out[at..]) {
+            None => {
+                out.truncate(at);
+                None
+            }
+            Some(Ok(taken)) => {
                 out.truncate(at + taken);
                 self.encrypted += len;
                 self.sent += taken as u64;
@@ -398,7 +394,7 @@ impl Session {
                 self.records.push_back(Sent { end: self.sent, plaintext: len as u32 });
                 Some(taken)
             }
-            Err(_) => {
+            Some(Err(())) => {
                 out.truncate(at);
                 self.failure.get_or_insert(Failure::KeysUsedUp);
                 None
@@ -409,11 +405,7 @@ impl Session {
     fn close_notify(&mut self, out: &mut Vec<u8>) -> Option<usize> {
         let at = out.len();
         out.resize(at + OVERHEAD + 2, 0);
-        let status = self.connection.process_tls_records(&mut self.incoming);
-        let written = match status.state {
-            Ok(ConnectionState::WriteTraffic(mut traffic)) => traffic.queue_close_notify(&mut out[at..]).ok(),
-            _ => None,
-        };
+        let written = self.engine.close_notify(&mut self.incoming, &mut out[at..]);
         out.truncate(at + written.unwrap_or(0));
         self.sent += written.unwrap_or(0) as u64;
         written
@@ -427,15 +419,4 @@ fn record_len(header: [u8; HEADER_LEN]) -> Option<usize> {
     // change_cipher_spec, alert, handshake, application_data
     let is_record = (20..=23).contains(&kind) && major == 3 && payload <= PAYLOAD_MAX;
     is_record.then_some(HEADER_LEN + payload)
-}
-
-impl Failure {
-    /// Returns the alert that the peer has sent, if that is the reason.
-    #[must_use]
-    pub fn received_alert(&self) -> Option<AlertDescription> {
-        match self {
-            Failure::Protocol(Error::AlertReceived(alert)) => Some(*alert),
-            _ => None,
-        }
-    }
 }

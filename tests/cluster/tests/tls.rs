@@ -8,6 +8,8 @@ mod clients;
 mod pass;
 #[path = "tls/tickets.rs"]
 mod tickets;
+#[path = "tls/to_servers.rs"]
+mod to_servers;
 
 use std::fs;
 use std::path::PathBuf;
@@ -39,12 +41,13 @@ services:
   - {{name: secure-upload, vip: {VIP}, port: {UPLOAD}, tls: {{certificates: [www.csp.test]}}, pool: [{{node: an-1, port: 8080}}]}}
   - {{name: modern, vip: {VIP}, port: {MODERN}, tls: {{certificates: [www.csp.test], min_version: '1.3'}}, pool: [{{node: an-1, port: 80}}]}}
   - {{name: plain, vip: {VIP}, port: {PLAIN}, tls: {{certificates: [www.csp.test]}}, pool: [{{address: {CLIENT_ADDRESS}, port: {PLAIN_SERVER}}}]}}
-{}{}egress:
+{}{}{}egress:
   - {{address: 10.76.0.101, destinations: [10.76.0.0/24]}}
 connection_log: {{}}
 ",
         pass::services(),
-        clients::services()
+        clients::services(),
+        to_servers::services()
     )
 }
 
@@ -82,6 +85,7 @@ fn serve(cluster: &mut Cluster) {
     cluster.start_outside(PLAIN_SERVER).unwrap();
     pass::start(cluster);
     clients::start(cluster);
+    to_servers::start(cluster);
     apply(cluster, &policy("rsa.csp.test")).unwrap();
     cluster.wait_served().unwrap();
     for port in [WEB, UPLOAD, PLAIN, MODERN] {
@@ -210,6 +214,7 @@ fn run(name: &str, san: San, edge: bool) {
     names_and_versions(&cluster);
     pass::names_lead_to_servers(&cluster);
     clients::certificates_decide(&cluster);
+    to_servers::certificates_of_servers_decide(&cluster);
     bytes_are_whole(&cluster);
     lacking_certificate(&cluster);
     is_renewed(&cluster);

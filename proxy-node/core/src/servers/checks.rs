@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use csp_tls::ClientTls;
 use csp_types::{Duration, FlowLabel, Instant};
 use csp_wire::tls::{self, Answer};
 
@@ -50,6 +51,8 @@ pub struct CheckSpec {
     pub header: Option<ProxyHeader>,
     /// What is asked; `None`: the connection is enough.
     pub question: Option<Question>,
+    /// TLS in which it is asked; without a question the handshake is enough.
+    pub tls: Option<ClientTls>,
 }
 
 /// What a server is asked.
@@ -173,6 +176,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         if let Some(header) = header {
             self.cx.tcp.write(now, label, &header.local());
         }
+        if let Some(tls) = spec.as_ref().and_then(|spec| spec.tls.as_ref()) {
+            return self.secure_server(label, tls);
+        }
         match spec.as_ref().and_then(|spec| spec.question.as_ref()) {
             Some(Question::Http(http)) => _ = self.cx.tcp.write(now, label, &http.request),
             Some(Question::Tls(hello)) => _ = self.cx.tcp.write(now, label, hello),
@@ -192,23 +198,46 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
+    /// Processes the end of a check's handshake: asks, or ends the session.
+    pub(super) fn check_ready(&mut self, label: FlowLabel, server: ServerId) {
+        let spec = self.calls.checks.spec(server.member);
+        match spec.as_ref().and_then(|spec| spec.question.as_ref()) {
+            Some(Question::Http(http)) => {
+                if let Some(secured) = self.cx.tls.get_mut(label) {
+                    secured.session.write(&http.request);
+                }
+            }
+            // The server ends its stream, or the time for the check ends the connection.
+            _ => {
+                self.check_result(server, Ok(()));
+                self.cx.shutdown_stream(label);
+                if let Some(flow) = self.cx.flows.get_mut(label) {
+                    flow.app_finished = true;
+                }
+            }
+        }
+    }
+
     /// Reads the answer to a check, as far as it has arrived. The rest, up to [`ANSWER_MAX`], is read until
     /// the server ends the connection or the time is over: a server should not see a reset for an answer.
     pub(crate) fn read_check(&mut self, label: FlowLabel, server: ServerId) {
         let Some(flow) = self.cx.flows.get(label) else { return };
+        if self.cx.tls.get(label).is_some_and(|secured| secured.begins.is_some()) {
+            return; // nothing is asked before the end of the handshake
+        }
         let (finished, has_result) = (flow.client_finished, flow.app_finished);
         if !has_result {
             let Some(result) = self.result_of(label, server, finished) else { return };
             self.check_result(server, result);
         }
-        let read = self.cx.tcp.consume(self.cx.now, label, usize::MAX);
+        let read = self.discard_answer(label);
         let spec = self.calls.checks.spec(server.member);
         let is_tls = spec.is_some_and(|spec| matches!(spec.question, Some(Question::Tls(_))));
         let Some(flow) = self.cx.flows.get_mut(label) else { return };
         (flow.app_finished, flow.bytes_from_app) = (true, flow.bytes_from_app + read as u64);
         // A server would wait for the rest of the handshake.
         if finished || is_tls {
-            self.cx.tcp.close(self.cx.now, label);
+            self.cx.close_stream(label);
             self.leave_to_engine(label);
         } else if flow.bytes_from_app > ANSWER_MAX {
             self.cx.abort_client(label);
@@ -216,10 +245,28 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
+    /// Discards what has arrived of an answer; returns its length.
+    fn discard_answer(&mut self, label: FlowLabel) -> usize {
+        let (now, tcp) = (self.cx.now, &mut *self.cx.tcp);
+        let Some(secured) = self.cx.tls.get_mut(label) else { return tcp.consume(now, label, usize::MAX) };
+        let mut read = 0;
+        while secured.session.readable() > 0 {
+            read += secured.session.readable();
+            secured.session.consume(usize::MAX);
+            secured.advance(tcp, now);
+        }
+        if read > 0 {
+            self.cx.tls.settle_later(label);
+        }
+        read
+    }
+
     /// Returns what the first bytes of an answer say; `None` if they have not arrived.
     fn result_of(&mut self, label: FlowLabel, server: ServerId, finished: bool) -> Option<Result<(), u32>> {
         let (mut start, mut len) = ([0; STATUS_LEN], 0);
-        for byte in self.cx.tcp.peek(label, STATUS_LEN).flatten() {
+        let of_session = self.cx.tls.get(label).map(|secured| secured.session.plaintext());
+        let of_engine = of_session.is_none().then(|| self.cx.tcp.peek(label, STATUS_LEN));
+        for byte in of_engine.into_iter().flatten().chain(of_session).flatten().take(STATUS_LEN) {
             start[len] = *byte;
             len += 1;
         }
@@ -238,6 +285,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Ends a check whose connection no longer exists: it has failed, unless its result is known.
     pub(crate) fn check_failed(&mut self, label: FlowLabel, server: ServerId, code: u32) {
         let has_result = self.cx.flows.get(label).is_some_and(|flow| flow.app_finished);
+        self.count_handshake(label, code);
         self.remove_flow(label);
         if !has_result {
             self.check_result(server, Err(code));

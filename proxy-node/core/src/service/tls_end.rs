@@ -7,7 +7,7 @@ use csp_tls::ClientIdentity;
 use csp_types::{FlowLabel, Instant};
 
 use super::ClientEnd;
-use crate::tls::{Secured, Sessions};
+use crate::tls::Sessions;
 
 /// A connection of the TCP engine with a session. All numbers are of plaintext.
 #[derive(Debug)]
@@ -59,17 +59,11 @@ impl ClientEnd for TlsEnd<'_> {
     }
 
     fn room(&self) -> usize {
-        let window = self.tls.get(self.label).map_or(0, |secured| secured.window);
-        window.saturating_sub(self.unacknowledged()) as usize
+        self.tls.room(self.tcp, self.label)
     }
 
     fn unacknowledged(&self) -> u32 {
-        if self.is_over() {
-            return u32::MAX;
-        }
-        let of_session = |secured: &Secured| secured.session.unacknowledged(secured.queued(self.tcp));
-        let bytes = self.tls.get(self.label).map_or(0, of_session);
-        u32::try_from(bytes).unwrap_or(u32::MAX)
+        self.tls.unacknowledged(self.tcp, self.label)
     }
 
     fn useful_window(&self) -> u32 {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use csp_tcp::Stack;
+use csp_tcp::{Stack, State};
 use csp_tls::Session;
 use csp_types::{FlowLabel, FourTuple, Instant};
 
@@ -13,7 +13,16 @@ const STEP: usize = 64 * 1024;
 
 /// A connection whose handshake is not complete.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Begins {
+pub(crate) enum Begins {
+    /// A client's. It is no flow yet.
+    Client(Arrival),
+    /// One to a plain server. Its flow has the rest: window, deadline, and whose it is.
+    Server,
+}
+
+/// A client's connection whose handshake is not complete.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
     pub(crate) service: u32,
     pub(crate) tuple: FourTuple,
     pub(super) deadline: Instant,
@@ -35,7 +44,7 @@ pub(crate) enum Ending {
 pub(crate) struct Secured {
     label: FlowLabel,
     pub(crate) session: Session,
-    pub(super) begins: Option<Begins>,
+    pub(crate) begins: Option<Begins>,
     /// How many unacknowledged plaintext bytes it accepts.
     pub(crate) window: u32,
     /// Whether it is in the list of those to flush.
@@ -71,12 +80,24 @@ impl Secured {
             self.session.take_record(tcp.peek(label, len));
             self.held = len;
         }
-        let is_over = self.session.is_closed_by_peer() || self.session.failure().is_some();
-        if is_over || tcp.failure(label).is_some() {
+        if self.is_over() || tcp.failure(label).is_some() {
             tcp.consume(now, label, usize::MAX); // what follows has no meaning, and part of a record no end
         }
         if self.peer_finished {
             self.session.stream_ended();
+        }
+    }
+
+    /// Returns whether nothing follows what was decrypted.
+    pub(crate) fn is_over(&self) -> bool {
+        self.session.is_closed_by_peer() || self.session.failure().is_some()
+    }
+
+    /// Returns the client's connection whose handshake is not complete, if this is one.
+    pub(super) fn arrival(&self) -> Option<&Arrival> {
+        match &self.begins {
+            Some(Begins::Client(arrival)) => Some(arrival),
+            _ => None,
         }
     }
 
@@ -198,12 +219,67 @@ impl Sessions {
         self.get(label).map_or((0, 0), |secured| (secured.session.readable(), secured.session.pending()))
     }
 
+    /// Returns how many bytes of plaintext a connection has room for.
+    pub(crate) fn room(&self, tcp: &Stack, label: FlowLabel) -> usize {
+        let window = self.get(label).map_or(0, |secured| secured.window);
+        window.saturating_sub(self.unacknowledged(tcp, label)) as usize
+    }
+
+    /// Returns the number of written bytes of plaintext that the peer has not acknowledged; all, if the
+    /// connection has ended.
+    pub(crate) fn unacknowledged(&self, tcp: &Stack, label: FlowLabel) -> u32 {
+        if tcp.info(label).is_none_or(|info| info.state == State::Done) {
+            return u32::MAX;
+        }
+        let of_session = |secured: &Secured| secured.session.unacknowledged(secured.queued(tcp));
+        u32::try_from(self.get(label).map_or(0, of_session)).unwrap_or(u32::MAX)
+    }
+
+    /// Passes up to `max` bytes of plaintext of one session on to another one. Returns their number.
+    pub(crate) fn pass(
+        &mut self,
+        (tcp, now): (&mut Stack, Instant),
+        from: FlowLabel,
+        to: FlowLabel,
+        max: usize,
+    ) -> usize {
+        let (mut scratch, mut moved) = (std::mem::take(&mut self.scratch), 0);
+        loop {
+            let room = self.room(tcp, to).min(max - moved);
+            let Some(secured) = self.get_mut(from).filter(|_| room > 0) else { break };
+            let part = secured.session.plaintext();
+            scratch.clear();
+            scratch.extend_from_slice(&part[..part.len().min(room)]);
+            if scratch.is_empty() {
+                break;
+            }
+            secured.session.consume(scratch.len());
+            secured.advance(tcp, now);
+            if let Some(secured) = self.get_mut(to) {
+                secured.session.write(&scratch);
+            }
+            moved += scratch.len();
+        }
+        self.scratch = scratch;
+        if moved > 0 {
+            self.flush_later(to);
+        }
+        moved
+    }
+
+    /// Has a session whose peer has ended it, or that has failed, noticed in this turn.
+    pub(crate) fn settle_later(&mut self, label: FlowLabel) {
+        if self.get(label).is_some_and(Secured::is_over) {
+            self.advance_later(label);
+        }
+    }
+
     /// Notes that a client's FIN was received; `false` if the connection has no session.
     pub(crate) fn peer_finished(&mut self, label: FlowLabel) -> bool {
         self.live > 0 && self.get_mut(label).map(|secured| secured.peer_finished = true).is_some()
     }
 
-    pub(super) fn begin(&mut self, label: FlowLabel, session: Session, begins: Begins, window: u32) {
+    pub(crate) fn begin(&mut self, label: FlowLabel, session: Session, begins: Begins, window: u32) {
         if self.slots.is_empty() {
             self.slots.resize_with(self.connections, || None);
         }
@@ -225,8 +301,10 @@ impl Sessions {
             rest: Vec::new(),
         }));
         self.live += 1;
-        self.handshakes += 1;
-        self.deadlines.push_back((begins.deadline, label));
+        if let Begins::Client(arrival) = begins {
+            self.handshakes += 1;
+            self.deadlines.push_back((arrival.deadline, label));
+        }
     }
 
     /// Forgets a connection that has ended; returns its window if the handshake was not complete.
@@ -237,16 +315,17 @@ impl Sessions {
         let at = self.slot(label)?;
         let secured = self.slots[at].take_if(|secured| secured.label == label)?;
         self.live -= 1;
-        self.handshakes -= usize::from(secured.begins.is_some());
+        let window = secured.arrival().map(|_| secured.window);
+        self.handshakes -= usize::from(window.is_some());
         self.prune();
-        secured.begins.map(|_| secured.window)
+        window
     }
 
     /// Drops deadlines that mean nothing any more.
     pub(super) fn prune(&mut self) {
         while let Some((at, label)) = self.deadlines.front().copied() {
             let waits = |secured: &Secured| {
-                secured.lingers.or(secured.begins.map(|begins| begins.deadline)) == Some(at)
+                secured.lingers.or(secured.arrival().map(|arrival| arrival.deadline)) == Some(at)
             };
             if self.get(label).is_some_and(waits) {
                 return;
@@ -273,8 +352,8 @@ impl Sessions {
         }
     }
 
-    /// Adds a connection to the list of handshakes to continue.
-    pub(super) fn advance_later(&mut self, label: FlowLabel) {
+    /// Adds a connection to the list of handshakes to continue, and of sessions to look at.
+    pub(crate) fn advance_later(&mut self, label: FlowLabel) {
         if let Some(secured) = self.get_mut(label)
             && !std::mem::replace(&mut secured.queued, true)
         {

@@ -13,23 +13,24 @@
 
 use std::net::SocketAddr;
 
-use csp_tcp::{Slices, Stack};
+use csp_tcp::Stack;
 use csp_types::{FlowLabel, Instant};
 use csp_wire::proxy_protocol::{HeaderBytes, ProxyHeader};
 
 use super::ends::ChannelEnd;
+use super::loops::{pass_from_loop, pass_to_loop};
 use super::{End, ServiceEnds};
 use crate::ProxyOutput;
 use crate::context::{Context, Turn};
 use crate::dispatch::pool::{MemberId, ServerId};
 use crate::flow::{FlowTable, Joint, Stage};
-use crate::hairpin::LoopEnd;
 use crate::reason;
 use crate::recorder::Recorder;
 use crate::servers::{pass_plaintext, pass_to_session};
 use crate::service::local::LocalServices;
 use crate::service::upstream::{Ended, OpenError, UpstreamEnd};
-use crate::service::{ClientEnd, TcpEnd};
+use crate::service::{TcpEnd, TlsEnd};
+use crate::tls::Sessions;
 
 impl End {
     /// Returns the header of the PROXY protocol of a connection for this client. A client of another family
@@ -73,7 +74,10 @@ impl<O> Context<'_, O> {
     /// Returns the number of bytes of a server that its service has not read.
     pub(super) fn unread_of_server(&self, upstream: FlowLabel) -> usize {
         let held = self.upstreams.get(upstream).map_or(0, |end| end.held.len());
-        held + self.server_of(upstream).map_or(0, |server| self.tcp.readable(server))
+        held + self.server_of(upstream).map_or(0, |server| match self.tls.has(server) {
+            false => self.tcp.readable(server),
+            true => self.tls.held(server).0,
+        })
     }
 
     /// Ends the stream to a plain server after the written bytes.
@@ -81,7 +85,7 @@ impl<O> Context<'_, O> {
         if let Some(flow) = self.flows.get_mut(upstream)
             && !std::mem::replace(&mut flow.shutdown_sent, true)
         {
-            self.tcp.shutdown(self.now, server);
+            self.shutdown_stream(server);
         }
     }
 }
@@ -122,7 +126,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Closes the connection to a plain server, which the service has read and finished with: what it has
     /// written is delivered. What the server sends from now on resets the connection.
     pub(super) fn close_server(&mut self, label: FlowLabel, server: FlowLabel) {
-        self.cx.tcp.close(self.cx.now, server);
+        self.cx.close_stream(server);
         self.leave_server(label, server);
         self.count_end(Ended::ByService);
         self.remove_flow(label);
@@ -146,15 +150,29 @@ impl<O: ProxyOutput> ServiceEnds<'_, '_, O> {
         };
         self.cx.upstreams.get(label).filter(|end| end.is_served())?;
         self.widen_server(server);
-        let Context { now, flows, tcp, upstreams, recorder, .. } = &mut *self.cx;
+        let Context { now, flows, tcp, tls, upstreams, recorder, .. } = &mut *self.cx;
         let end = upstreams.get_mut(label)?;
-        Some(AnyUpstream::Plain(PlainEnd { now: *now, label, server, end, flows, tcp, recorder }))
+        let secured = tls.has(server);
+        Some(AnyUpstream::Plain(PlainEnd {
+            now: *now,
+            label,
+            server,
+            secured,
+            end,
+            flows,
+            tcp,
+            tls,
+            recorder,
+        }))
     }
 
     /// Widens the send window of a plain server's connection if most of it is used.
     fn widen_server(&mut self, server: FlowLabel) {
-        let (now, tcp) = (self.cx.now, &mut *self.cx.tcp);
+        let (now, tcp, tls) = (self.cx.now, &mut *self.cx.tcp, &mut *self.cx.tls);
         let Some(flow) = self.cx.flows.get_mut(server) else { return };
+        if flow.secured {
+            return self.pump.widen(&mut TlsEnd { now, label: server, tcp, tls }, flow);
+        }
         if tcp.writable(server) < flow.from_app_window as usize / 4 {
             self.pump.widen(&mut TcpEnd { now, label: server, finished: false, tcp }, flow);
         }
@@ -176,12 +194,13 @@ impl<O: ProxyOutput> ServiceEnds<'_, '_, O> {
             pass_from_loop(cx, from, to, max)
         } else if cx.hairpin.is_of(to) {
             pass_to_loop(cx, from, to, max)
-        } else if cx.tls.has(from) {
-            pass_plaintext(cx, from, to, max)
-        } else if cx.tls.has(to) {
-            pass_to_session(cx, from, to, max)
         } else {
-            cx.tcp.pass(cx.now, from, to, max)
+            match (cx.tls.has(from), cx.tls.has(to)) {
+                (false, false) => cx.tcp.pass(cx.now, from, to, max),
+                (true, false) => pass_plaintext(cx, from, to, max),
+                (false, true) => pass_to_session(cx, from, to, max),
+                (true, true) => cx.tls.pass((cx.tcp, cx.now), from, to, max),
+            }
         };
         if moved == 0 {
             return 0;
@@ -191,51 +210,42 @@ impl<O: ProxyOutput> ServiceEnds<'_, '_, O> {
         cx.recorder.counters.joined_bytes += moved as u64;
         if is_sent && cx.tls.has(from) {
             self.pump.enqueue(cx.flows, from); // its session may have ended
+        } else if cx.tls.has(from) {
+            cx.tls.settle_later(from);
         }
         moved
     }
-}
-
-/// Passes up to `max` bytes of a program of the cluster on to a server.
-fn pass_from_loop<O>(cx: &mut Context<'_, O>, from: FlowLabel, to: FlowLabel, max: usize) -> usize {
-    let mut client = LoopEnd { label: from, hairpin: cx.hairpin };
-    let mut moved = 0;
-    for slice in client.peek(max) {
-        let written = cx.tcp.write(cx.now, to, slice);
-        moved += written;
-        if written < slice.len() {
-            break;
-        }
-    }
-    client.consume(moved);
-    moved
-}
-
-/// Passes up to `max` bytes of a server on to a program of the cluster.
-fn pass_to_loop<O>(cx: &mut Context<'_, O>, from: FlowLabel, to: FlowLabel, max: usize) -> usize {
-    let mut client = LoopEnd { label: to, hairpin: cx.hairpin };
-    let mut moved = 0;
-    for slice in cx.tcp.peek(from, max.min(client.room())) {
-        moved += client.write(slice, None);
-    }
-    cx.tcp.consume(cx.now, from, moved)
 }
 
 /// The service's end of an upstream connection to a plain server.
 pub(super) struct PlainEnd<'a> {
     now: Instant,
     label: FlowLabel,
-    /// The engine's connection.
+    /// The engine's connection, and whether it has a session of TLS.
     server: FlowLabel,
+    secured: bool,
     end: &'a mut End,
     flows: &'a mut FlowTable,
     tcp: &'a mut Stack,
+    tls: &'a mut Sessions,
     recorder: &'a mut Recorder,
 }
 
 impl PlainEnd<'_> {
-    fn slices(&mut self, max: usize) -> Slices<'_> {
-        self.tcp.peek(self.server, max)
+    fn readable(&self) -> usize {
+        match self.secured {
+            false => self.tcp.readable(self.server),
+            true => self.tls.held(self.server).0,
+        }
+    }
+
+    /// Those of one record, if there is a session.
+    fn slices(&mut self, max: usize) -> impl Iterator<Item = &[u8]> {
+        let of_engine = (!self.secured).then(|| self.tcp.peek(self.server, max));
+        let session = self.tls.get(self.server).filter(|_| self.secured).map(|secured| &secured.session);
+        let plaintext = session.map(|session| session.plaintext()).filter(|bytes| !bytes.is_empty());
+        let of_session = plaintext.map(|bytes| &bytes[..bytes.len().min(max)]);
+        of_engine.into_iter().flatten().chain(of_session)
     }
 
     fn passed(&mut self, sent: usize, received: usize) {
@@ -244,15 +254,39 @@ impl PlainEnd<'_> {
     }
 
     fn consume(&mut self, len: usize) {
-        let taken = self.tcp.consume(self.now, self.server, len);
+        let taken = match self.tls.get_mut(self.server).filter(|_| self.secured) {
+            None => self.tcp.consume(self.now, self.server, len),
+            Some(secured) => {
+                let taken = len.min(secured.session.readable());
+                secured.session.consume(taken);
+                secured.advance(self.tcp, self.now);
+                taken
+            }
+        };
+        if self.secured && taken > 0 {
+            self.tls.settle_later(self.server);
+        }
         self.passed(0, taken);
     }
 
     fn is_finished(&self) -> bool {
-        self.end.ended.is_some() || self.flows.get(self.label).is_none_or(|flow| flow.app_finished)
+        let has_closed = || self.tls.get(self.server).is_some_and(|of| of.session.is_closed_by_peer());
+        self.end.ended.is_some()
+            || self.flows.get(self.label).is_none_or(|flow| flow.app_finished)
+            || self.secured && has_closed()
+    }
+
+    fn room(&self) -> usize {
+        match self.secured {
+            false => self.tcp.writable(self.server),
+            true => self.tls.room(self.tcp, self.server),
+        }
     }
 
     fn write(&mut self, parts: &[&[u8]]) -> usize {
+        if self.secured {
+            return self.write_plaintext(parts);
+        }
         let mut written = 0;
         for part in parts.iter().filter(|part| !part.is_empty()) {
             let taken = self.tcp.write(self.now, self.server, part);
@@ -260,6 +294,21 @@ impl PlainEnd<'_> {
             if taken < part.len() {
                 break;
             }
+        }
+        self.passed(written, 0);
+        written
+    }
+
+    fn write_plaintext(&mut self, parts: &[&[u8]]) -> usize {
+        let (mut room, mut written) = (self.room(), 0);
+        let Some(secured) = self.tls.get_mut(self.server) else { return 0 };
+        for part in parts {
+            let taken = part.len().min(room);
+            secured.session.write(&part[..taken]);
+            (room, written) = (room - taken, written + taken);
+        }
+        if written > 0 {
+            self.tls.flush_later(self.server);
         }
         self.passed(written, 0);
         written
@@ -282,16 +331,17 @@ impl<O: ProxyOutput> UpstreamEnd for AnyUpstream<'_, O> {
     fn readable(&self) -> usize {
         match self {
             AnyUpstream::Channel(end) => end.readable(),
-            AnyUpstream::Plain(end) => end.tcp.readable(end.server),
+            AnyUpstream::Plain(end) => end.readable(),
         }
     }
 
     #[inline]
     fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]> {
-        match self {
-            AnyUpstream::Channel(end) => end.slices(max),
-            AnyUpstream::Plain(end) => end.slices(max),
-        }
+        let (of_channel, of_server) = match self {
+            AnyUpstream::Channel(end) => (Some(end.slices(max)), None),
+            AnyUpstream::Plain(end) => (None, Some(end.slices(max))),
+        };
+        of_channel.into_iter().flatten().chain(of_server.into_iter().flatten())
     }
 
     fn consume(&mut self, len: usize) {
@@ -318,7 +368,7 @@ impl<O: ProxyOutput> UpstreamEnd for AnyUpstream<'_, O> {
     fn room(&self) -> usize {
         match self {
             AnyUpstream::Channel(end) => end.room(),
-            AnyUpstream::Plain(end) => end.tcp.writable(end.server),
+            AnyUpstream::Plain(end) => end.room(),
         }
     }
 

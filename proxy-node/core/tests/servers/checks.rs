@@ -12,7 +12,8 @@ pub fn checked(http: bool, header: Option<ProxyHeader>) -> ServiceSpec {
 }
 
 fn asked(question: Option<Question>, header: Option<ProxyHeader>) -> ServiceSpec {
-    let check = CheckSpec { interval: 2 * S, timeout: S, rise: 2, fall: 3, port: None, header, question };
+    let check =
+        CheckSpec { interval: 2 * S, timeout: S, rise: 2, fall: 3, port: None, header, question, tls: None };
     let servers = ServerOptions { check: Some(check.into()), header, ..ServerOptions::default() };
     ServiceSpec { servers, ..web(&[1, 2]) }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use csp_tcp::{Arrival, Event, FailReason, Stack, StackConfig};
+use csp_tls::{ServerTls, Session};
 use csp_types::{Duration, FlowLabel, FourTuple, Instant};
 use csp_wire::tcp::Segment;
 
@@ -27,6 +28,42 @@ pub struct Connection {
     has_finished: bool,
     /// Bytes of the peer are not read.
     pub stalls: bool,
+    pub session: Option<Session>,
+    /// Ciphertext that was received, and that waits to be sent.
+    received: Vec<u8>,
+    waiting: Vec<u8>,
+    /// The stream ends without close_notify.
+    pub cuts: bool,
+}
+
+impl Connection {
+    /// Decrypts what has arrived.
+    fn decrypt(&mut self) {
+        let Some(session) = &mut self.session else { return };
+        let mut done = 0;
+        while let Some(len) =
+            session.next_record(self.received.len() - done, [&self.received[done..]].into_iter())
+        {
+            session.take_record([&self.received[done..done + len]].into_iter());
+            done += len;
+            self.read.extend_from_slice(session.plaintext());
+            session.consume(usize::MAX);
+        }
+        self.received.drain(..done);
+        self.finished |= session.is_closed_by_peer();
+    }
+
+    /// Encrypts what is to be written; returns whether all of it was, and the end that follows it.
+    fn encrypt(&mut self) -> bool {
+        let Some(session) = &mut self.session else { return true };
+        session.write(self.to_write.make_contiguous());
+        self.to_write.clear();
+        if self.finish && !self.cuts {
+            session.close();
+        }
+        session.encrypt(1 << 20, &mut self.waiting);
+        self.waiting.is_empty() && !session.has_output()
+    }
 }
 
 /// A host with a TCP engine.
@@ -41,6 +78,8 @@ pub struct Host {
     pub answer: Vec<u8>,
     /// Nothing arrives.
     pub silent: bool,
+    /// Clients speak TLS.
+    pub tls: Option<ServerTls>,
 }
 
 impl Host {
@@ -61,6 +100,7 @@ impl Host {
             echoes: false,
             answer: Vec::new(),
             silent: false,
+            tls: None,
         }
     }
 
@@ -91,9 +131,10 @@ impl Host {
                     known.established = true;
                     if passive {
                         self.accepted.push(label);
+                        known.session = self.tls.as_ref().and_then(Session::new);
                     }
                 }
-                Event::PeerFinished => known.finished = true,
+                Event::PeerFinished => known.finished |= known.session.is_none(),
                 Event::Closed => known.end = Some(End::Closed),
                 Event::Failed(why) => known.end = Some(End::Failed(why)),
                 Event::Readable | Event::Writable | Event::Broken(_) | Event::Reset => {}
@@ -102,12 +143,13 @@ impl Host {
         for (label, known) in &mut self.connections {
             let Some(label) = FlowLabel::from_wire(*label) else { continue };
             if !known.stalls {
-                let read = &mut known.read;
-                let before = read.len();
+                let before = known.read.len();
+                let read = if known.session.is_some() { &mut known.received } else { &mut known.read };
                 self.tcp.read_with(now, label, usize::MAX, |bytes| {
                     read.extend_from_slice(bytes);
                     bytes.len()
                 });
+                known.decrypt();
                 let new = &known.read[before..];
                 any |= !new.is_empty();
                 if !self.answer.is_empty() && !new.is_empty() && known.read.ends_with(b"\r\n\r\n") {
@@ -119,10 +161,24 @@ impl Host {
                     known.finish |= known.finished && !known.has_finished;
                 }
             }
-            let written = self.tcp.write(now, label, known.to_write.make_contiguous());
-            known.to_write.drain(..written);
+            let mut is_done = known.encrypt();
+            let written = match known.session {
+                None => self.tcp.write(now, label, known.to_write.make_contiguous()),
+                Some(_) => self.tcp.write(now, label, &known.waiting),
+            };
+            match known.session {
+                None => _ = known.to_write.drain(..written),
+                Some(_) => {
+                    known.waiting.drain(..written);
+                    is_done |= known.waiting.is_empty();
+                }
+            }
             any |= written > 0;
-            if known.finish && known.to_write.is_empty() && (known.end, known.established) == (None, true) {
+            if known.finish
+                && is_done
+                && known.to_write.is_empty()
+                && (known.end, known.established) == (None, true)
+            {
                 (known.finish, known.has_finished) = (false, true);
                 self.tcp.shutdown(now, label);
                 any = true;

@@ -7,6 +7,7 @@ mod choice;
 mod host;
 mod log;
 mod preface;
+mod secure;
 mod sni;
 mod world;
 

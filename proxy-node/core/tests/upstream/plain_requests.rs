@@ -348,6 +348,7 @@ fn servers_that_checks_have_put_out_of_use_are_used_if_the_policy_says_so() {
         port: Some(81),
         question: None,
         header: None,
+        tls: None,
     };
     for all_down in [AllDown::Refuse, AllDown::Serve] {
         let servers =

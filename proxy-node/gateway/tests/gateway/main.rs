@@ -19,6 +19,7 @@ mod retries;
 mod secure;
 mod servers;
 mod times;
+mod towards;
 mod tunnels;
 mod versions;
 mod watches;
