@@ -14,7 +14,7 @@ floors planner csp-planner
 floors control csp-control csp-daemon csp-authority
 floors modules csp-modules csp-plugin-modules
 floors network csp-network-node csp-network-core csp-lan csp-xdp
-floors proxy csp-proxy-node csp-proxy-core csp-tcp csp-tls csp-messages csp-quality csp-zmtp csp-http csp-http2 csp-gateway csp-services
+floors proxy csp-proxy-node csp-proxy-core csp-tcp csp-tls csp-messages csp-quality csp-zmtp csp-http csp-http2 csp-filters csp-gateway csp-services
 floors edge csp-edge-node
 floors app csp-app-node csp-context csp-plugin-host csp-sockfilter
 floors mgmt csp-mgmt-node
@@ -38,6 +38,7 @@ declare -A except=(
   [csp-plugin-modules:csp-sandbox]="supplied packet plug-ins"
   [csp-policy:csp-handlers]="the numbers of contexts, stages and blocks, by which bounds are checked"
   [csp-mgmt-node:csp-zmtp]="events are published over ZeroMQ"
+  [csp-planner:csp-filters]="filters are compiled before a policy is published"
   [csp-planner:csp-http]="routes are compiled before a policy is published"
   [csp-context:csp-handlers]="a context runs handlers"
   [csp-context:csp-sandbox]="a context runs supplied handlers"

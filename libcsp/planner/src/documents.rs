@@ -6,9 +6,10 @@
 use csp_config::{ConfigError, parse_checked};
 use csp_policy::Policy;
 
-const DOCUMENTS: [(&str, &str); 6] = [
+const DOCUMENTS: [(&str, &str); 7] = [
     ("README.md", include_str!("../../../README.md")),
     ("docs/handlers.md", include_str!("../../../docs/handlers.md")),
+    ("docs/http-filters.md", include_str!("../../../docs/http-filters.md")),
     ("docs/messages.md", include_str!("../../../docs/messages.md")),
     ("docs/plugins.md", include_str!("../../../docs/plugins.md")),
     ("docs/quality.md", include_str!("../../../docs/quality.md")),

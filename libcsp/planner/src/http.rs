@@ -10,23 +10,29 @@ use csp_policy::{Condition, HeaderEdit, Http, PathMatch, Policy, RedirectTo, Rew
 
 /// Returns the requests that fall under a route.
 pub fn route_spec(route: &Route) -> RouteSpec {
-    let path = match &route.path {
-        None => PathSpec::Any,
-        Some(PathMatch::Exact(path)) => PathSpec::Exact(path.clone()),
-        Some(PathMatch::Prefix(path)) => PathSpec::Prefix(path.clone()),
-        Some(PathMatch::Regex(expression)) => PathSpec::Regex(expression.clone()),
-    };
-    let conditions = |conditions: &[Condition]| conditions.iter().map(condition).collect();
     RouteSpec {
         priority: route.priority,
         hosts: route.hosts.clone(),
-        path,
+        path: path_spec(route.path.as_ref()),
         methods: route.methods.clone(),
         headers: conditions(&route.headers),
         cookies: conditions(&route.cookies),
         query: conditions(&route.query),
         sources: route.sources.clone(),
     }
+}
+
+pub(crate) fn path_spec(path: Option<&PathMatch>) -> PathSpec {
+    match path {
+        None => PathSpec::Any,
+        Some(PathMatch::Exact(path)) => PathSpec::Exact(path.clone()),
+        Some(PathMatch::Prefix(path)) => PathSpec::Prefix(path.clone()),
+        Some(PathMatch::Regex(expression)) => PathSpec::Regex(expression.clone()),
+    }
+}
+
+pub(crate) fn conditions(conditions: &[Condition]) -> Vec<(String, TextSpec)> {
+    conditions.iter().map(condition).collect()
 }
 
 fn condition(condition: &Condition) -> (String, TextSpec) {
@@ -83,6 +89,7 @@ fn check_service(http: &Http, at: &str, problems: &mut Problems) {
     for (index, route) in http.routes.iter().enumerate() {
         check_route(route, &format!("{at}.routes[{index}]"), problems);
     }
+    crate::http_filters::check(http, at, problems);
     let specs: Vec<RouteSpec> = http.routes.iter().map(route_spec).collect();
     let Err(first) = Routes::compile(&specs) else { return };
     // Each alone says all that is wrong; together they have bounds.

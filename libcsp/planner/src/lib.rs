@@ -17,6 +17,7 @@ mod flows;
 mod formats;
 mod handlers;
 pub mod http;
+pub mod http_filters;
 mod paths;
 mod requests;
 mod times;

@@ -8,6 +8,7 @@
 //! What is text for the proxy here, such as expressions and fields, is read by `csp-planner`.
 
 mod check;
+mod filters;
 mod options;
 mod routes;
 
@@ -20,6 +21,9 @@ use serde::{Deserialize, Serialize};
 use super::framing::is_default;
 use super::{Policy, Service};
 
+pub use filters::{
+    Concurrent, Cors, Deny, ErrorPage, FilterAct, FilterRule, Filters, Hsts, LimitKey, Rate, RatePeriod,
+};
 pub use options::{HttpLimits, HttpTimeouts, OriginField, RouteTimeouts, Upstream, UpstreamReuse};
 pub use routes::{
     Condition, HeaderEdit, PathMatch, RedirectTo, Respond, Rewrite, Route, RouteAction, RouteTarget,
@@ -71,6 +75,9 @@ pub struct Http {
         skip_serializing_if = "options::is_one_retry"
     )]
     pub retries: u8,
+    /// Filters of all requests, before those of routes.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub filters: Filters,
     /// Bounds of heads and bodies.
     #[serde(default, skip_serializing_if = "is_default")]
     pub limits: HttpLimits,

@@ -70,7 +70,8 @@ pub use framing::{
 };
 pub use handlers::{SUPPLIED_MAX, SuppliedHandler};
 pub use http::{
-    Condition, HTTP_ALPN, HeaderEdit, Http, HttpLimits, HttpTimeouts, OriginField, PathMatch, ROUTES_MAX,
+    Concurrent, Condition, Cors, Deny, ErrorPage, FilterAct, FilterRule, Filters, HTTP_ALPN, HeaderEdit,
+    Hsts, Http, HttpLimits, HttpTimeouts, LimitKey, OriginField, PathMatch, ROUTES_MAX, Rate, RatePeriod,
     RedirectTo, Respond, Rewrite, Route, RouteAction, RouteTarget, RouteTimeouts, Upstream, UpstreamReuse,
 };
 pub use link::{Adapt, FlowMonitor, FlowTrigger, Limit, Link, LinkShare, TriggerAction, TriggerWhen};

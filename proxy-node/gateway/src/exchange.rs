@@ -18,6 +18,7 @@
 mod answer;
 mod begin;
 mod end;
+mod filter;
 mod late;
 mod member;
 mod open;
@@ -25,6 +26,7 @@ mod request;
 mod response;
 mod stream;
 
+use filter::Filtered;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -149,6 +151,8 @@ pub(crate) struct Exchange {
     sent: Option<Instant>,
     /// When something has moved last.
     progress: Instant,
+    /// What filters have found and keep.
+    filtered: Filtered,
     record: Record,
 }
 
@@ -198,6 +202,7 @@ impl Exchange {
             joined: None,
             sent: None,
             progress: now,
+            filtered: Filtered::default(),
             record,
         }
     }
@@ -208,7 +213,7 @@ impl Exchange {
 
     /// Returns the edits of responses.
     fn response_edits(&self) -> &Edits {
-        self.rule().map_or(Edits::NONE, |rule| &rule.response_edits)
+        self.rule().map_or(&self.service.edits, |rule| &rule.response_edits)
     }
 
     fn timeouts(&self) -> &Timeouts {

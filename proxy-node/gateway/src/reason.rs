@@ -17,6 +17,16 @@ pub enum Reason {
     Redirect,
     /// The rule answers.
     Answer,
+    /// A filter denies the request. The status is the filter's.
+    Denied,
+    /// The request is beyond a rate.
+    RateLimited,
+    /// The client has as many requests as it may have at the same time.
+    TooManyAtOnce,
+    /// The gateway answers a preflight of CORS.
+    Preflight,
+    /// A preflight of CORS of an origin that is not allowed.
+    CorsOrigin,
     /// OPTIONS with `Max-Forwards: 0` (RFC 9110 §7.6.2).
     MaxForwards,
     /// No rule names the request.
@@ -67,8 +77,9 @@ type Row = (u16, &'static str, &'static str);
 impl Reason {
     /// Every reason but those of faults, in the order of the documentation.
     #[rustfmt::skip]
-    pub const ALL: [Reason; 23] = [
-        Reason::Redirect, Reason::Answer, Reason::MaxForwards, Reason::NoRoute, Reason::NoHost,
+    pub const ALL: [Reason; 28] = [
+        Reason::Redirect, Reason::Answer, Reason::Denied, Reason::RateLimited, Reason::TooManyAtOnce,
+        Reason::Preflight, Reason::CorsOrigin, Reason::MaxForwards, Reason::NoRoute, Reason::NoHost,
         Reason::BodyTooLong, Reason::RequestTooLong, Reason::ResponseTooLong, Reason::HeadTimeout,
         Reason::BodyTimeout, Reason::ClientStalled, Reason::ClientGone, Reason::NoServer,
         Reason::ConnectTimeout, Reason::NoRoom, Reason::MemberRefused, Reason::MemberClosed,
@@ -90,6 +101,11 @@ impl Reason {
             Reason::Member(fault) => (502, fault.code(), fault.text()),
             Reason::Redirect => (302, "redirect", "the rule redirects"),
             Reason::Answer => (200, "answer", "the rule answers"),
+            Reason::Denied => (403, "denied", "a rule of the proxy denies the request"),
+            Reason::RateLimited => (429, "rate-limited", "too many requests: try again later"),
+            Reason::TooManyAtOnce => (429, "too-many-at-once", "too many requests at the same time"),
+            Reason::Preflight => (204, "preflight", "the proxy answers for CORS"),
+            Reason::CorsOrigin => (403, "cors-origin", "pages of this origin may not read responses"),
             Reason::MaxForwards => (204, "max-forwards", "Max-Forwards is 0: the proxy answers"),
             Reason::NoRoute => (404, "no-route", "no rule names this host and path"),
             Reason::NoHost => (400, "no-host", "expected Host, to which the redirect leads"),

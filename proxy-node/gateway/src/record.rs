@@ -181,7 +181,7 @@ impl Record {
 
     /// Returns whether the request has passed, or the rule has answered it.
     pub fn is_well(&self) -> bool {
-        let answered = [Reason::Redirect, Reason::Answer, Reason::MaxForwards];
+        let answered = [Reason::Redirect, Reason::Answer, Reason::MaxForwards, Reason::Preflight];
         self.status < 500 && self.reason.is_none_or(|reason| answered.contains(&reason))
     }
 

@@ -12,6 +12,7 @@ mod timeouts;
 
 use std::sync::Arc;
 
+use csp_filters::Filters;
 use csp_http::Limits;
 use csp_http::forward::{Edit, Edits, OriginFields};
 use csp_http::head::{Host, Scheme};
@@ -75,6 +76,8 @@ pub struct RuleConfig {
     pub upgrade: bool,
     /// Times that differ from those of the service.
     pub timeouts: TimeoutOverrides,
+    /// Its filters, behind those of the service.
+    pub filters: csp_filters::Spec,
 }
 
 impl RuleConfig {
@@ -90,6 +93,7 @@ impl RuleConfig {
             response_edits: Vec::new(),
             upgrade: false,
             timeouts: TimeoutOverrides::default(),
+            filters: csp_filters::Spec::default(),
         }
     }
 }
@@ -182,6 +186,10 @@ pub struct ServiceConfig {
     pub member_http2: MemberHttp2,
     /// Of so many requests that pass one is recorded, 0: none, and all others; `None`: nothing is recorded.
     pub log: Option<u32>,
+    /// Filters of all requests.
+    pub filters: csp_filters::Spec,
+    /// Of the hashes of filters' keys; clients must not know it.
+    pub secret: [u64; 2],
     /// Rules, in the order of the policy.
     pub rules: Vec<RuleConfig>,
 }
@@ -207,6 +215,8 @@ impl ServiceConfig {
             pool: PoolOptions::default(),
             member_http2: MemberHttp2::default(),
             log: Some(1),
+            filters: csp_filters::Spec::default(),
+            secret: [0; 2],
             rules: Vec::new(),
         }
     }
@@ -225,6 +235,7 @@ pub struct Rule {
     pub(crate) response_edits: Edits,
     pub(crate) upgrade: bool,
     pub(crate) timeouts: Timeouts,
+    pub(crate) filters: Filters,
 }
 
 /// A service that was checked.
@@ -249,6 +260,11 @@ pub struct HttpService {
     pub(crate) pool: PoolOptions,
     pub(crate) member_http2: MemberHttp2,
     pub(crate) log: Option<u32>,
+    pub(crate) filters: Filters,
+    /// Whether a rule has CORS.
+    pub(crate) has_cors: bool,
+    /// Changes of responses that no rule has.
+    pub(crate) edits: Edits,
     pub(crate) routes: Routes,
     rules: Box<[Rule]>,
 }
@@ -258,6 +274,11 @@ impl HttpService {
     pub fn new(config: ServiceConfig) -> Result<HttpService, ConfigError> {
         let of_service = |what| ConfigError { rule: None, what };
         check_service(&config).map_err(of_service)?;
+        let of_rules = config.rules.iter().map(|rule| &rule.filters);
+        csp_filters::Spec::check_all(std::iter::once(&config.filters).chain(of_rules))
+            .map_err(|mistake| of_service(Mistake::AllFilters(mistake)))?;
+        let filters =
+            Filters::new(config.filters, config.secret).map_err(|error| of_service(error.into()))?;
         let specs: Vec<RouteSpec> = config.rules.iter().map(|rule| rule.route.clone()).collect();
         let routes = Routes::compile(&specs).map_err(|error| {
             let rule = config.rules.get(error.route).map(|rule| Arc::clone(&rule.name));
@@ -265,7 +286,8 @@ impl HttpService {
         })?;
         let rule = |config_of_rule: RuleConfig| {
             let name = Arc::clone(&config_of_rule.name);
-            Rule::new(config_of_rule, &config.timeouts).map_err(|what| ConfigError { rule: Some(name), what })
+            Rule::new(config_of_rule, &config.timeouts, (&filters, config.secret))
+                .map_err(|what| ConfigError { rule: Some(name), what })
         };
         let rules = config.rules.into_iter().map(rule).collect::<Result<Box<[Rule]>, _>>()?;
         for (at, rule) in rules.iter().enumerate() {
@@ -292,6 +314,9 @@ impl HttpService {
             pool: config.pool,
             member_http2: config.member_http2,
             log: config.log,
+            edits: edits(filters.edits()).map_err(of_service)?,
+            filters,
+            has_cors: rules.iter().any(|rule| rule.filters.cors.is_some()),
             routes,
             rules,
         })
@@ -300,6 +325,12 @@ impl HttpService {
     /// Returns the rules, in the order of the policy.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// Returns how many keys of limits there was no place for, at all workers: evicted, or not counted.
+    pub fn filter_losses(&self) -> u64 {
+        let of_rules = self.rules.iter().map(|rule| rule.filters.rules.lost()).sum::<u64>();
+        self.filters.rules.lost() + of_rules
     }
 
     /// Returns whether the members of a target speak HTTP/2.
@@ -360,7 +391,11 @@ impl Rule {
         }
     }
 
-    fn new(config: RuleConfig, of_service: &Timeouts) -> Result<Rule, Mistake> {
+    fn new(
+        config: RuleConfig,
+        of_service: &Timeouts,
+        (above, secret): (&Filters, [u64; 2]),
+    ) -> Result<Rule, Mistake> {
         check_name(&config.name)?;
         let weights = match &config.action {
             Action::Forward(targets) => {
@@ -387,6 +422,8 @@ impl Rule {
         }
         let timeouts = config.timeouts.over(of_service);
         timeouts.check()?;
+        let filters = Filters::new(config.filters, secret)?.below(above);
+        let response_edits = config.response_edits.into_iter().chain(filters.edits());
         Ok(Rule {
             name: config.name,
             action: config.action,
@@ -394,9 +431,10 @@ impl Rule {
             host: config.host.map(|host| host.into_bytes().into()),
             rewrite: config.rewrite,
             request_edits: edits(config.request_edits)?,
-            response_edits: edits(config.response_edits)?,
+            response_edits: edits(response_edits.collect())?,
             upgrade: config.upgrade,
             timeouts,
+            filters,
         })
     }
 }

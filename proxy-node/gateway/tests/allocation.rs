@@ -8,9 +8,11 @@ mod http;
 #[allow(dead_code, reason = "another test asks for more")]
 mod world;
 
+use csp_filters::{Act, Key, Limit, RateSpec, RuleSpec, Spec};
 use csp_gateway::Records;
 use csp_gateway::spec::{PoolOptions, Reuse, ServiceConfig};
 use csp_http::forward::OriginFields;
+use csp_http::route::{PathSpec, RouteSpec};
 use csp_support::allocation;
 
 use http::{Http, service};
@@ -18,11 +20,25 @@ use http::{Http, service};
 #[global_allocator]
 static ALLOCATOR: allocation::Counting = allocation::Counting;
 
+/// Filters that all requests pass.
+fn filters() -> Spec {
+    let of = RouteSpec { path: PathSpec::Prefix("/admin".to_owned()), ..RouteSpec::default() };
+    let any = |act| RuleSpec { of: RouteSpec::default(), act };
+    let rate = RateSpec { requests: 1_000_000, period_s: 1, burst: 1_000_000 };
+    let rules = vec![
+        RuleSpec { of, act: Act::Deny(404) },
+        any(Act::Rate(Limit { key: Key::Source, of: rate, entries: 64 })),
+        any(Act::Concurrent(Limit { key: Key::Header("User-Agent".to_owned()), of: 9, entries: 64 })),
+    ];
+    Spec { rules, ..Spec::default() }
+}
+
 #[test]
 fn a_request_over_connections_that_exist_allocates_nothing() {
     let pool = PoolOptions { reuse: Reuse::Always, ..PoolOptions::default() };
     let origin = OriginFields { x_forwarded: true, forwarded: false };
-    let config = ServiceConfig { pool, origin, trace: true, request_id: true, ..service() };
+    let config =
+        ServiceConfig { pool, origin, trace: true, request_id: true, filters: filters(), ..service() };
     let mut h = Http::new(config);
     h.w.connect(1_000);
     let body = "x".repeat(2_000);

@@ -178,8 +178,10 @@ fn edits_act_in_order_and_on_fields_of_the_proxy() {
     let no_date = edits(vec![Edit::Remove("Date".into()), Edit::Remove("X-Secret".into())]);
     let plan = Plan { framing: Framing::None, connection: Connection::Implied };
     let (date, fields) = (Some(&b"now"[..]), &[][..]);
-    let len =
-        answer(&mut out, &Answer { status: 204, plan, missing_body: None, date, fields, edits: no_date });
+    let len = answer(
+        &mut out,
+        &Answer { status: 204, plan, missing_body: None, date, fields, own: &[], edits: no_date },
+    );
     assert_eq!(&out[..len.unwrap()], b"HTTP/1.1 204 No Content\r\n\r\n");
     let len = trailers(&mut out, b"X-Sum: 1\r\nX_Secret: 2\r\n\r\n", no_date);
     assert_eq!(&out[..len.unwrap()], b"0\r\nX-Sum: 1\r\n\r\n");
@@ -292,7 +294,15 @@ fn answers_of_the_proxy() {
     let plan = Plan { framing: Framing::Length(3), connection: Connection::Close };
     let mut out = [0; 500];
     let fields: &[(&[u8], &[u8])] = &[(b"Content-Type", b"text/plain")];
-    let head = Answer { status: 405, plan, missing_body: None, date: Some(b"D"), fields, edits: Edits::NONE };
+    let head = Answer {
+        status: 405,
+        plan,
+        missing_body: None,
+        date: Some(b"D"),
+        fields,
+        own: &[],
+        edits: Edits::NONE,
+    };
     let len = answer(&mut out, &head).unwrap();
     assert_eq!(
         String::from_utf8_lossy(&out[..len]),

@@ -25,6 +25,7 @@ fn policy() -> String {
       - {name: no, path: {exact: /no}, respond: {status: 403, body: not here}, response_headers: [{set: X-Why, value: policy}]}
       - {name: none, path: {prefix: /none}, to: [{service: none}], timeouts: {connect_ms: 500}}
       - {name: static, methods: [GET, HEAD], to: [{service: web}]}
+      filters: {rules: [{path: {exact: /denied}, deny: {status: 451}}, {path: {exact: /few}, rate: {per_hour: 1}}]}
       request_id: true
 ";
     format!(
@@ -163,6 +164,7 @@ fn routes(cluster: &Cluster, way: Way) {
         ("/1KiB", &plain, "200 SimpleHTTP"),
         ("/1KiB", &canary, "200 SimpleHTTP"),
         ("/no", &[], "403 "),
+        ("/denied", &[], "451 "),
         ("/old/page?q=1", &[], "301 "),
         ("/1KiB", &["-I"], "200 nginx"),
         ("/1KiB", &["-X", "DELETE"], "404 "),
@@ -177,6 +179,10 @@ fn routes(cluster: &Cluster, way: Way) {
     assert_eq!(location, way.url("/new/page?q=1"));
     let answer = curl(cluster, way, "/no", &["-w", " %header{x-why}"]).unwrap();
     assert_eq!(answer, "not here policy");
+    let few = || curl(cluster, way, "/few", &["-o", "/dev/null", "-w", "%{http_code} %header{retry-after}"]);
+    let (_, second) = (few().unwrap(), few().unwrap());
+    let wait_s = second.strip_prefix("429 ").and_then(|wait_s| wait_s.parse::<u32>().ok());
+    assert!(wait_s.is_some_and(|wait_s| (1..=3_600).contains(&wait_s)), "{second}");
 }
 
 /// Long answers and uploads are whole, from servers of both kinds, several requests on a connection.

@@ -16,6 +16,8 @@
 //!
 //! HTTP/1.1: one outcome for any slices; what is forwarded means the same to the next program.
 //!
+//! Filters of HTTP: an origin that is allowed is a whole one; `Accept` means the same with empty elements.
+//!
 //! HTTP/2: each accepted head is one head of HTTP/1.1; every stream and connection ends, within the bounds.
 //!
 //! Formats: what is read from a message does not depend on its slices, and is written and read again alike,
@@ -31,6 +33,7 @@
 
 mod context;
 mod declarations;
+mod filters;
 mod formats;
 mod hello;
 mod http;
@@ -55,6 +58,7 @@ mod zmtp;
 
 pub use context::CONTEXT;
 pub use declarations::DECLARATIONS;
+pub use filters::HTTP_FILTERS;
 pub use formats::{FORMATS_JSON, FORMATS_MESSAGE, FORMATS_SCHEMA};
 pub use hello::CLIENT_HELLO;
 pub use http::{HTTP_BODY, HTTP_EXCHANGE, HTTP_HEAD, HTTP_ROUTE};

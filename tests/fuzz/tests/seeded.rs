@@ -209,6 +209,7 @@ targets! {
     http_body: HTTP_BODY,
     http_exchange: HTTP_EXCHANGE,
     http_head: HTTP_HEAD,
+    http_filters: HTTP_FILTERS,
     http_route: HTTP_ROUTE,
     icmp: ICMP,
     ipv4: IPV4,

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use csp_config::Problems;
 
+use super::filters::check as check_filters;
 use super::{
     Condition, HTTP_ALPN, HeaderEdit, Http, ROUTE_TARGETS_MAX, ROUTES_MAX, Respond, Route, RouteTimeouts,
     TRUSTED_PROXIES_MAX,
@@ -12,7 +13,7 @@ use crate::check::{check_count, check_name, check_unicast};
 use crate::{Backlog, Balance, Policy, Protocol, ProxyProtocol, ServerOptions, Service, Via};
 
 /// Most hosts, methods, networks, conditions of one kind and edits of a route.
-const CONDITIONS_MAX: usize = 16;
+pub(super) const CONDITIONS_MAX: usize = 16;
 /// Longest text of a route in bytes.
 const TEXT_LEN_MAX: usize = 1_024;
 /// Longest text of all edits of a route's requests, or responses, in bytes.
@@ -95,6 +96,13 @@ fn check_service(service: &Service, at: &str, problems: &mut Problems) {
         problems.add(format!("{at}.pool"), message.to_owned());
     }
     let clients = "is for servers of the services that routes lead to";
+    let has_hsts = |http: &Http| {
+        http.filters.hsts.is_some() || http.routes.iter().any(|route| route.filters.hsts.is_some())
+    };
+    if service.tls.is_none() && service.http.as_ref().is_some_and(has_hsts) {
+        let message = "filters with hsts are of services with tls: browsers ignore the field without it";
+        problems.add(format!("{at}.http"), message.to_owned());
+    }
     for (field, is_named, message) in [
         ("servers", service.servers != ServerOptions::default(), clients),
         ("backlog", service.backlog != Backlog::default(), clients),
@@ -125,6 +133,7 @@ fn check_http(http: &Http, services: &HashMap<&str, &Service>, at: &str, problem
         problems,
     );
     check_count(&format!("{at}.origin"), http.origin.len(), 0, 2, problems);
+    check_filters(&http.filters, &format!("{at}.filters"), problems);
     let mut names = HashMap::new();
     for (index, route) in http.routes.iter().enumerate() {
         let at = format!("{at}.routes[{index}]");
@@ -153,6 +162,7 @@ fn check_route(route: &Route, at: &str, problems: &mut Problems) {
         check_count(&format!("{at}.{field}"), len, 0, CONDITIONS_MAX, problems);
     }
     check_action(route, at, problems);
+    check_filters(&route.filters, &format!("{at}.filters"), problems);
     for (field, conditions) in
         [("headers", &route.headers), ("cookies", &route.cookies), ("query", &route.query)]
     {
@@ -205,7 +215,7 @@ fn check_action(route: &Route, at: &str, problems: &mut Problems) {
     }
 }
 
-fn check_condition(condition: &Condition, at: &str, problems: &mut Problems) {
+pub(super) fn check_condition(condition: &Condition, at: &str, problems: &mut Problems) {
     let Condition { name, exact, prefix, regex, absent } = condition;
     let texts = [exact, prefix, regex];
     if texts.iter().filter(|text| text.is_some()).count() + usize::from(*absent) > 1 {

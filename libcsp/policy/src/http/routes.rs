@@ -4,7 +4,7 @@ use csp_config::serde_prefixes;
 use csp_types::Prefix;
 use serde::{Deserialize, Serialize};
 
-use super::RouteTimeouts;
+use super::{Filters, RouteTimeouts};
 use crate::framing::is_default;
 use crate::servers::{is_one, one, weight};
 
@@ -66,6 +66,9 @@ pub struct Route {
     /// Times that differ from those of the service.
     #[serde(default, skip_serializing_if = "is_default")]
     pub timeouts: RouteTimeouts,
+    /// Its filters, behind those of the service.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub filters: Filters,
 }
 
 /// What a path has to be: one of these.

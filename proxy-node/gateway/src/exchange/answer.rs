@@ -6,15 +6,13 @@ use csp_http::forward::{self, Answer, Extra};
 use csp_http::head::Framing;
 use csp_proxy_core::service::upstream::Ends;
 
+use super::filter::Filtered;
 use super::{Exchange, Flow};
 use crate::Reason;
 use crate::client::Downstream;
 use crate::grpc;
 use crate::shared::Cx;
-use crate::spec::{Action, Rule};
-
-/// Seconds after which a client may try again, in `Retry-After`.
-const RETRY_AFTER: &[u8] = b"1";
+use crate::spec::{Action, HttpService, Rule};
 
 /// What an answer says.
 struct Page<'a> {
@@ -27,7 +25,7 @@ struct Page<'a> {
 
 impl<'a> Page<'a> {
     /// Returns the answer of the rule, or the gateway's own one. `is_call`: of gRPC.
-    fn of(reason: Reason, rule: Option<&'a Rule>, is_call: bool) -> Self {
+    fn of(reason: Reason, rule: Option<&'a Rule>, filtered: &Filtered, is_call: bool) -> Self {
         let of_rule = |status, body: &'a [u8], content_type| Page {
             status,
             body: Cow::Borrowed(body),
@@ -38,14 +36,36 @@ impl<'a> Page<'a> {
             (Reason::Answer, Some(Action::Answer { status, body, content_type })) => {
                 of_rule(*status, body, content_type.as_bytes())
             }
+            (Reason::Redirect, _) if filtered.status != 0 => of_rule(filtered.status, b"", b""),
             (Reason::Redirect, Some(Action::Redirect(redirect))) => of_rule(redirect.status, b"", b""),
-            (Reason::MaxForwards, _) => of_rule(204, b"", b""),
+            (Reason::MaxForwards | Reason::Preflight, _) => of_rule(204, b"", b""),
             _ if is_call => Page { is_grpc: true, ..of_rule(200, b"", b"application/grpc") },
             _ => {
+                let status = match reason {
+                    Reason::Denied if filtered.status != 0 => filtered.status,
+                    reason => reason.status(),
+                };
                 let text = format!("{}: {}\n", reason.code(), reason.text());
                 let body = Cow::Owned(text.into_bytes());
-                Page { body, ..of_rule(reason.status(), b"", b"text/plain; charset=utf-8") }
+                Page { body, ..of_rule(status, b"", b"text/plain; charset=utf-8") }
             }
+        }
+    }
+}
+
+impl<'a> Page<'a> {
+    /// Returns the policy's page for this answer, if there is one. Answers of rules stay as they say.
+    fn replaced(self, reason: Reason, of: (&'a HttpService, Option<&'a Rule>), filtered: &Filtered) -> Self {
+        if self.status < 400 || self.is_grpc || matches!(reason, Reason::Answer | Reason::Redirect) {
+            return self;
+        }
+        let of_rule = of.1.map(|rule| &rule.filters.pages).into_iter();
+        let mut all = of_rule.chain([&of.0.filters.pages]).filter(|pages| !pages.is_empty());
+        match all.find_map(|pages| pages.find(self.status, reason.code(), filtered.wants)) {
+            Some((body, content_type)) => {
+                Page { body: Cow::Borrowed(body), content_type: content_type.as_bytes(), ..self }
+            }
+            None => self,
         }
     }
 }
@@ -63,7 +83,9 @@ impl Exchange {
         self.record.reason = Some(reason);
         let service = std::sync::Arc::clone(&self.service);
         let rule = self.rule.and_then(|at| service.rules().get(at));
-        let Page { status, body, content_type, is_grpc } = Page::of(reason, rule, self.asked.is_grpc);
+        let filtered = std::mem::take(&mut self.filtered);
+        let page = Page::of(reason, rule, &filtered, self.asked.is_grpc);
+        let Page { status, body, content_type, is_grpc } = page.replaced(reason, (&service, rule), &filtered);
         let length = match status {
             204 | 304 => Framing::None,
             _ => Framing::Length(body.len() as u64),
@@ -82,10 +104,11 @@ impl Exchange {
             true => grpc::message(&format!("{}: {}", reason.code(), reason.text())),
             false => String::new(),
         };
+        let retry_after = filtered.retry_after(reason);
         let all: [Extra<'_>; 6] = [
             (b"Content-Type", content_type),
             (b"Location", location),
-            (b"Retry-After", if reason.is_temporary() { RETRY_AFTER } else { b"" }),
+            (b"Retry-After", retry_after.as_bytes()),
             (b"grpc-status", if is_grpc { grpc::status(reason).as_bytes() } else { b"" }),
             (b"grpc-message", grpc_message.as_bytes()),
             (b"Allow", if reason == Reason::MaxForwards { b"OPTIONS" } else { b"" }),
@@ -100,7 +123,9 @@ impl Exchange {
         let missing_body = (self.asked.is_head && length != Framing::None).then_some(body.len() as u64);
         let date = work.clock.date(cx.now);
         let edits = self.response_edits();
-        let answer = Answer { status, plan, missing_body, date, fields: &fields[..count], edits };
+        let (own, owned) = filtered.fields(reason, rule);
+        let own = &own[..owned];
+        let answer = Answer { status, plan, missing_body, date, fields: &fields[..count], own, edits };
         // The buffer is longer than any such head.
         let len = forward::answer(&mut work.head, &answer).unwrap_or(0);
         self.record.status = if is_grpc { reason.status() } else { status };

@@ -8,6 +8,7 @@ use csp_http::head::{Framing, Method, Request, normalised, other_readings};
 use csp_http::name::{Name, elements};
 use csp_http::route::{Found, Subject};
 
+use super::filter::routed;
 use super::{Asked, Exchange};
 use crate::Reason;
 use crate::framer::Framer;
@@ -101,15 +102,24 @@ impl Exchange {
         let source = source(request, &service, self.peer.ip(), peer.1);
         self.record.source = source.unwrap_or(self.peer.ip().to_canonical());
         let subject = Subject { source, ..Subject::new(request, path, self.peer.ip()) };
-        let found = service.routes.find(&subject).ok_or(Reason::NoRoute)?;
+        let (subject, found) = routed(&service, subject);
+        let rule = found.and_then(|found| service.rules().get(found.route));
+        let (Some(found), Some(rule)) = (found, rule) else {
+            self.filter((request, &subject), None, work)?;
+            return Err(Reason::NoRoute);
+        };
+        let by_path = |subject: &Subject<'_, _>| {
+            (service.filters.rules.by_path(subject), rule.filters.rules.by_path(subject))
+        };
         other_readings(path, &mut work.room, |other| {
-            let other = service.routes.find(&Subject { path: other, ..subject });
-            other.is_some_and(|other| other.route == found.route)
+            let other = Subject { path: other, ..subject };
+            let route = service.routes.find(&other).map(|other| other.route);
+            route == Some(found.route) && by_path(&other) == by_path(&subject)
         })
         .map_err(Reason::Client)?;
-        let rule = service.rules().get(found.route).ok_or(Reason::NoRoute)?;
         self.rule = Some(found.route);
         self.record.rule = Some(Arc::clone(&rule.name));
+        self.filter((request, &subject), Some(found.route), work)?;
         if request.max_forwards() == Some(0) {
             return Err(Reason::MaxForwards);
         }

@@ -120,6 +120,7 @@ impl Exchange {
         buffers.give(room);
         buffers.give(std::mem::take(&mut self.head));
         buffers.give(std::mem::take(&mut self.replay));
+        self.filtered.clear(buffers);
         self.up.clear(buffers);
         shared.spare.keep(self);
     }

@@ -281,7 +281,8 @@ impl Exchange {
         let date = work.clock.date(now);
         let edits = self.response_edits();
         let sent = answer_to(down, response, source, closes).and_then(|plan| {
-            let how = ResponseForward { plan, date, edits, extra: &[] };
+            let extra = self.filtered.cors();
+            let how = ResponseForward { plan, date, edits, extra: extra.as_slice() };
             let written = forward::response(&mut work.head, response, &how);
             Ok((plan, written.map_err(|TooLong(_)| Unsent::TooLong)?))
         });

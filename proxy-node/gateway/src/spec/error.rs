@@ -72,6 +72,12 @@ pub enum Mistake {
     /// The rewrite or the redirect is wrong.
     #[error(transparent)]
     Rewrite(#[from] RewriteError),
+    /// A filter is wrong.
+    #[error("filters: {0}")]
+    Filter(#[from] csp_filters::FilterError),
+    /// All filters together are too large.
+    #[error("filters: {0}")]
+    AllFilters(csp_filters::Mistake),
     /// An edit is wrong.
     #[error(transparent)]
     Edit(#[from] EditError),

@@ -5,6 +5,7 @@ mod answers;
 mod bodies;
 mod calls;
 mod certificates;
+mod filters;
 mod frames;
 mod grpc;
 mod hostile;

@@ -20,6 +20,8 @@ pub struct Answer<'a> {
     pub date: Option<&'a [u8]>,
     /// Further fields, such as `Content-Type`, `Location`, `Retry-After`.
     pub fields: &'a [Extra<'a>],
+    /// Fields that edits do not remove.
+    pub own: &'a [Extra<'a>],
     /// Edits of the route, of `fields` too.
     pub edits: &'a Edits,
 }
@@ -36,7 +38,8 @@ pub fn answer(out: &mut [u8], answer: &Answer<'_>) -> Result<usize, TooLong> {
         out.field(b"Date", date);
     }
     let kept = answer.fields.iter().copied().filter(|(name, _)| !answer.edits.removes(name));
-    kept.chain(answer.edits.added()).for_each(|(name, value)| out.field(name, value));
+    let own = answer.own.iter().copied();
+    kept.chain(answer.edits.added()).chain(own).for_each(|(name, value)| out.field(name, value));
     // RFC 9110 §15.5.6.
     if answer.status == 405 && !answer.fields.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"Allow")) {
         out.field(b"Allow", b"GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH");

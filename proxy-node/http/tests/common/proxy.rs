@@ -166,7 +166,15 @@ impl Proxy {
             return self.after(after);
         };
         let mut room = [0; 1_000];
-        let head = Answer { status, plan, missing_body: None, date: None, fields: &[], edits: Edits::NONE };
+        let head = Answer {
+            status,
+            plan,
+            missing_body: None,
+            date: None,
+            fields: &[],
+            own: &[],
+            edits: Edits::NONE,
+        };
         let len = forward::answer(&mut room, &head).unwrap();
         self.to_client.extend_from_slice(&room[..len]);
         let after = self.client.response_end(&self.limits);

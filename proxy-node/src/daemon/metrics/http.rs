@@ -48,6 +48,8 @@ struct Sum {
     connections: u64,
     open: u64,
     workers: usize,
+    /// Keys of limits that had no place, in tables that all workers share.
+    lost: u64,
     /// By name, and how many workers have it.
     routes: BTreeMap<Arc<str>, (RuleCounters, usize)>,
 }
@@ -62,6 +64,7 @@ impl HttpMetrics {
             for (service, counters) in &board.0.lock().snapshot.services {
                 let sum = sums.entry(Arc::clone(&service.name)).or_default();
                 sum.workers += 1;
+                sum.lost = sum.lost.max(service.filter_losses());
                 sum.connections += counters.connections;
                 sum.open += counters.open;
                 let names = service.rules().iter().map(|rule| &rule.name).chain([&none]);
@@ -88,6 +91,9 @@ impl MetricSource for HttpMetrics {
             out.counter("csp_http_connections_total", help, &labels, sum.connections);
             let help = "Connections of clients whose HTTP is read that are open, by service";
             out.gauge("csp_http_connections", help, &labels, sum.open as f64);
+            let help =
+                "Keys of limits of HTTP filters that a full table has evicted, or not counted, by service";
+            out.counter("csp_http_filter_lost_total", help, &labels, sum.lost);
         }
         let routes = || sums.iter().flat_map(|(service, sum)| sum.routes.iter().map(move |of| (service, of)));
         let left_out = routes().count().saturating_sub(ROUTES_SHOWN_MAX);
@@ -181,6 +187,7 @@ mod tests {
         let page = metrics.render_text();
         for line in [
             "csp_http_connections_total{service=\"web\"} 6",
+            "csp_http_filter_lost_total{service=\"web\"} 0",
             "csp_http_requests_total{class=\"2xx\",route=\"all\",service=\"web\"} 7",
             "csp_http_requests_total{class=\"4xx\",route=\"-\",service=\"web\"} 2",
             "csp_http_answers_total{code=\"no-route\",route=\"-\",service=\"web\"} 2",

@@ -14,6 +14,7 @@ use csp_http::forward::OriginFields;
 use csp_http::head::Scheme;
 use csp_http2::Limits as Http2Limits;
 use csp_planner::http::{edits, redirect, rewrite, route_spec};
+use csp_planner::http_filters::filters;
 use csp_policy::{
     CertificateField, Http, HttpLimits, OriginField, Respond, Route, RouteAction, Service, UpstreamReuse,
 };
@@ -34,12 +35,14 @@ pub struct HttpServices {
     known: HashMap<String, (Source, Arc<HttpService>)>,
     /// Whether requests are recorded at this node.
     logs: bool,
+    /// Of the hashes of filters' keys; random, so that no client knows it.
+    secret: [u64; 2],
 }
 
 impl HttpServices {
     /// None yet. `logs`: whether requests are recorded at this node.
     pub fn new(logs: bool) -> Self {
-        HttpServices { known: HashMap::new(), logs }
+        HttpServices { known: HashMap::new(), logs, secret: rand::random() }
     }
 
     /// Returns the services of a policy; `number` gives each its number among local services of its kind.
@@ -62,7 +65,12 @@ impl HttpServices {
                 None => {
                     let member_http2 = MemberHttp2 { services: targets, ..MemberHttp2::default() };
                     let config = config(service, http, number(&service.name));
-                    let made = HttpService::new(ServiceConfig { log: sample, member_http2, ..config });
+                    let made = HttpService::new(ServiceConfig {
+                        log: sample,
+                        member_http2,
+                        secret: self.secret,
+                        ..config
+                    });
                     Arc::new(made.map_err(|error: ConfigError| format!("service {}: {error}", service.name))?)
                 }
             };
@@ -113,6 +121,7 @@ fn config(service: &Service, http: &Http, number: u32) -> ServiceConfig {
                 UpstreamReuse::Always => Reuse::Always,
             },
         },
+        filters: filters(&http.filters),
         rules: http.routes.iter().map(rule).collect(),
         http2: service.has_http2().then(|| http2_limits(&http.limits)),
         ..ServiceConfig::new(number, &service.name, scheme)
@@ -194,6 +203,7 @@ fn rule(route: &Route) -> RuleConfig {
             tunnel_idle: times.tunnel_idle_ms.map(ms),
             total: times.total_ms.map(ms),
         },
+        filters: filters(&route.filters),
         ..RuleConfig::new(&route.name, route_spec(route), action)
     }
 }
