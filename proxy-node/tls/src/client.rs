@@ -1,5 +1,7 @@
 //! TLS towards servers: whom a session trusts, which name it verifies, and how it names itself.
 
+mod store;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,10 +21,10 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, Signatur
 
 use super::{Certificate, TlsVersion};
 
+use store::Store;
+
 /// Largest number of certificates of authorities: public ones are about 150.
 const AUTHORITIES_MAX: usize = 1_024;
-/// Number of servers' names whose sessions can be resumed; those used longest ago make room.
-const RESUMABLE_MAX: usize = 256;
 
 /// Whose certificates are trusted.
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +99,7 @@ impl ClientTls {
             }
         };
         config.alpn_protocols = options.protocol.iter().map(|name| name.as_bytes().to_vec()).collect();
-        config.resumption = Resumption::in_memory_sessions(RESUMABLE_MAX);
+        config.resumption = Resumption::store(Arc::new(Store::default()));
         config.enable_early_data = false; // it can be replayed
         let name = options.name.map(server_name).transpose()?;
         Ok(ClientTls { config: Arc::new(config), name, names: Arc::default() })
