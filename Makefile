@@ -43,7 +43,7 @@ RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 SEEDS ?= 1000
 # Named beside parts of the workspace, so that libraries get the features that the whole has, and are compiled once (tests/features).
 FEATURES := -p csp-features
-PURE_CRATES := csp-types csp-wire csp-api csp-events csp-handlers csp-tcp csp-tls csp-classify csp-election csp-plugins csp-network-core csp-proxy-core csp-messages csp-quality csp-zmtp csp-http csp-http2 csp-filters csp-gateway csp-services csp-formats csp-queries csp-operators csp-guest csp-config csp-policy csp-planner
+PURE_CRATES := csp-types csp-wire csp-api csp-events csp-handlers csp-tcp csp-tls csp-classify csp-election csp-plugins csp-network-core csp-proxy-core csp-messages csp-quality csp-zmtp csp-http csp-http2 csp-filters csp-cache csp-gateway csp-services csp-formats csp-queries csp-operators csp-guest csp-config csp-policy csp-planner
 
 .PHONY: help
 help: ## this list

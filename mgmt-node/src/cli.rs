@@ -4,6 +4,7 @@
 //! everything comes from one management node's API.
 
 mod args;
+mod cache;
 mod channel_key;
 mod channels;
 mod client;
@@ -151,6 +152,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Blocks(command) => plugins::blocks(&context, command).await,
         Command::Capture(args) => plugins::capture(&context, args).await,
         Command::Login { role } => login::login(&context, role).await,
+        Command::Cache(command) => cache::run(&context, command).await,
         Command::Drain(args) => drain::drain(&context, args).await,
         Command::Resume { node } => drain::resume(&context, &node).await,
         Command::Doctor(_)

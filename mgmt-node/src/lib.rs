@@ -9,6 +9,7 @@
 pub mod actions;
 mod answers;
 pub mod bus;
+mod cache_routes;
 pub mod cli;
 pub mod config;
 pub mod daemon;

@@ -30,7 +30,9 @@ use crate::login::{self, Logins};
 use crate::policy_view;
 use crate::publish::{PublishError, Started};
 use crate::views::Cluster;
-use crate::{discovery, handler_routes, http_routes, message_routes, modules, page_routes, plugin_routes};
+use crate::{
+    cache_routes, discovery, handler_routes, http_routes, message_routes, modules, page_routes, plugin_routes,
+};
 
 type Shared = State<Arc<Cluster>>;
 
@@ -56,6 +58,7 @@ pub fn router(
         .route("/api/v1/contexts", get(|State(c): Shared| async move { Json(c.contexts().await) }))
         .merge(actions::routes(actions))
         .merge(page_routes::routes())
+        .merge(cache_routes::routes())
         .merge(message_routes::routes())
         .merge(handler_routes::routes())
         .merge(http_routes::routes())

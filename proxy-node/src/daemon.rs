@@ -8,6 +8,7 @@
 
 mod admin;
 mod applied;
+mod cache_routes;
 mod certificates;
 mod channels;
 pub mod config;

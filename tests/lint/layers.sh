@@ -14,7 +14,7 @@ floors planner csp-planner
 floors control csp-control csp-daemon csp-authority
 floors modules csp-modules csp-plugin-modules
 floors network csp-network-node csp-network-core csp-lan csp-xdp
-floors proxy csp-proxy-node csp-proxy-core csp-tcp csp-tls csp-messages csp-quality csp-zmtp csp-http csp-http2 csp-filters csp-gateway csp-services
+floors proxy csp-proxy-node csp-proxy-core csp-tcp csp-tls csp-messages csp-quality csp-zmtp csp-http csp-http2 csp-filters csp-cache csp-gateway csp-services
 floors edge csp-edge-node
 floors app csp-app-node csp-context csp-plugin-host csp-sockfilter
 floors mgmt csp-mgmt-node

@@ -83,6 +83,10 @@ pub struct HttpRecord {
     pub status: u16,
     /// `ok`, or why the proxy has answered or ended it (docs/limits.md).
     pub code: Text,
+    /// What came of the cache: `hit`, `miss`, `expired`, `stale`, `revalidated`, `bypass`; empty: the route
+    /// has none.
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub cache: Text,
     /// Bytes of the request's body.
     pub bytes_in: u64,
     /// Bytes of the response's body.
@@ -109,4 +113,8 @@ pub struct HttpRecord {
     pub trace_id: String,
     /// The request's id; empty: none.
     pub request_id: String,
+}
+
+fn is_empty(text: &Text) -> bool {
+    text.as_str().is_empty()
 }

@@ -14,6 +14,7 @@
 //! | network node | `/v1/flows`, `/v1/tunnels` | lists of [`network::Flow`], [`network::Tunnel`] |
 //! | network node | `/v1/plugins`, `/v1/plugins/{instance}/{operation}` | [`plugins::Plugins`], [`plugins::CallAnswer`] |
 //! | proxy node | `/v1/flows`, `/v1/services` | lists of [`proxy::Flow`], [`proxy::Service`] |
+//! | proxy node | `/v1/cache`, `/v1/cache/objects`, `/v1/cache/purge` | [`cache::CacheStatus`], list of [`cache::CacheObject`], [`cache::Purged`] |
 //! | proxy node | `/v1/contexts` | [`contexts::Contexts`] |
 //! | proxy node | `/v1/quality` | [`quality::Quality`] |
 //! | proxy node | `/v1/handlers` | [`handlers::Handlers`] |
@@ -33,6 +34,7 @@
 #![deny(clippy::disallowed_types)]
 
 pub mod app;
+pub mod cache;
 pub mod connections;
 pub mod contexts;
 pub mod events;

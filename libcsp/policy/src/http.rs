@@ -7,6 +7,7 @@
 //! ```
 //! What is text for the proxy here, such as expressions and fields, is read by `csp-planner`.
 
+mod cache;
 mod check;
 mod filters;
 mod options;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::framing::is_default;
 use super::{Policy, Service};
 
+pub use cache::{Cache, CacheQuery};
 pub use filters::{
     Concurrent, Cors, Deny, ErrorPage, FilterAct, FilterRule, Filters, Hsts, LimitKey, Rate, RatePeriod,
 };

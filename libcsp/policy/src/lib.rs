@@ -70,7 +70,7 @@ pub use framing::{
 };
 pub use handlers::{SUPPLIED_MAX, SuppliedHandler};
 pub use http::{
-    Concurrent, Condition, Cors, Deny, ErrorPage, FilterAct, FilterRule, Filters, HTTP_ALPN, HeaderEdit,
+    Cache, CacheQuery, Concurrent, Condition, Cors, Deny, ErrorPage, FilterAct, FilterRule, Filters, HTTP_ALPN, HeaderEdit,
     Hsts, Http, HttpLimits, HttpTimeouts, LimitKey, OriginField, PathMatch, ROUTES_MAX, Rate, RatePeriod,
     RedirectTo, Respond, Rewrite, Route, RouteAction, RouteTarget, RouteTimeouts, Upstream, UpstreamReuse,
 };

@@ -24,6 +24,7 @@ pub(super) fn of(method: &Method, uri: &Uri, body: &[u8]) -> String {
         ("POST", ["policy", "rollback"]) => format!("roll back:{}", query(uri)),
         ("PUT", ["link", "scheme"]) => format!("switch the link's scheme: {}", words(body)),
         ("POST", ["plugins", instance, operation]) => format!("{operation} at {instance}: {}", words(body)),
+        ("POST", ["cache", "purge"]) => format!("purge the HTTP cache: {}", words(body)),
         ("POST", ["captures", instance]) => format!("take the capture of {instance}"),
         ("POST", [kind @ ("handlers" | "plugin-modules")]) => format!("bring to {kind}: {}", hash(body)),
         ("DELETE", [kind, module]) => format!("remove {module} from {kind}"),
@@ -67,6 +68,8 @@ mod tests {
         let blocked =
             of(Method::POST, "/api/v1/plugins/blocked/add", r#"{"arguments":{"prefix":"192.0.2.0/24"}}"#);
         assert_eq!(blocked, r#"add at blocked: {"arguments":{"prefix":"192.0.2.0/24"}}"#);
+        let purged = of(Method::POST, "/api/v1/cache/purge", r#"{"tag":"a"}"#);
+        assert_eq!(purged, r#"purge the HTTP cache: {"tag":"a"}"#);
         let long = of(Method::POST, "/api/v1/plugins/x/add", &format!("\"{}\"", "ä".repeat(5000)));
         assert_eq!(long.chars().count(), LEN_MAX + 1);
     }

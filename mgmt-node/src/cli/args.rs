@@ -280,6 +280,12 @@ pub enum Command {
         after_help = "Examples:\n  cspctl drain pn-1 --wait\n  cspctl drain an-2 --wait --deadline 300\n  cspctl drain nn-1 --wait"
     )]
     Drain(DrainArgs),
+    /// Look at the HTTP cache of the proxies, and purge it
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  cspctl cache status\n  cspctl cache list --prefix /assets/\n  cspctl cache purge --tag product-17"
+    )]
+    Cache(super::cache::CacheCommand),
     /// Take a node that drains back into service
     #[command(after_help = "Examples:\n  cspctl resume pn-1")]
     Resume {

@@ -20,6 +20,12 @@ impl Clock {
         self.offset_ns = Some(i128::from(unix_ns) - i128::from(now.as_nanos()));
     }
 
+    /// Returns the civil time in milliseconds since 1970; that of the monotonic clock if it was never set.
+    pub(crate) fn unix_ms(&self, now: Instant) -> u64 {
+        let ns = self.offset_ns.unwrap_or(0) + i128::from(now.as_nanos());
+        u64::try_from(ns / 1_000_000).unwrap_or(0)
+    }
+
     /// Returns the date as fields have it; `None` if the time was never set.
     pub(crate) fn date(&mut self, now: Instant) -> Option<&[u8]> {
         let ns = self.offset_ns? + i128::from(now.as_nanos());

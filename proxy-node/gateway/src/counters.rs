@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use csp_types::Duration;
 
-use crate::Reason;
 use crate::spec::HttpService;
+use crate::{CacheResult, Reason};
 
 /// Classes of statuses: 1xx (101 alone) to 5xx.
 pub const CLASSES: usize = 5;
@@ -22,6 +22,10 @@ pub struct RuleCounters {
     pub by_reason: Vec<(Reason, u64)>,
     /// Requests that were sent again.
     pub retries: u64,
+    /// Exchanges under rules with a cache, by what came of it ([`CacheResult::ALL`]).
+    pub by_cache: [u64; CacheResult::ALL.len()],
+    /// Bytes of bodies that came from the cache.
+    pub cached: u64,
     /// Bytes of bodies from clients.
     pub received: u64,
     /// Bytes of bodies to clients.
@@ -51,6 +55,12 @@ impl RuleCounters {
         }
     }
 
+    /// Counts what came of the cache for an exchange that has ended, whose body had `sent` bytes.
+    pub(crate) fn looked_up(&mut self, result: CacheResult, sent: u64) {
+        self.by_cache[result as usize] += 1;
+        self.cached += if result.is_stored() { sent } else { 0 };
+    }
+
     /// Returns the number of exchanges that have ended.
     pub fn requests(&self) -> u64 {
         self.by_class.iter().sum()
@@ -65,6 +75,8 @@ impl RuleCounters {
                 None => self.by_reason.push((*reason, *count)),
             }
         }
+        self.by_cache.iter_mut().zip(other.by_cache).for_each(|(sum, one)| *sum += one);
+        self.cached += other.cached;
         self.retries += other.retries;
         self.received += other.received;
         self.sent += other.sent;

@@ -17,6 +17,7 @@
 
 mod answer;
 mod begin;
+pub(crate) mod cache;
 mod end;
 mod filter;
 mod late;
@@ -24,6 +25,7 @@ mod member;
 mod open;
 mod request;
 mod response;
+mod stored;
 mod stream;
 
 use filter::Filtered;
@@ -69,6 +71,10 @@ enum Stage {
     Waiting,
     /// It uses this stream.
     Stream(StreamId),
+    /// It waits for a response that another exchange stores.
+    Shared,
+    /// The client gets a stored response.
+    Stored,
 }
 
 /// What an exchange keeps whose target speaks HTTP/2.
@@ -153,6 +159,8 @@ pub(crate) struct Exchange {
     progress: Instant,
     /// What filters have found and keep.
     filtered: Filtered,
+    /// What it has to do with the cache, if its rule has one.
+    cache: Option<Box<cache::State>>,
     record: Record,
 }
 
@@ -203,6 +211,7 @@ impl Exchange {
             sent: None,
             progress: now,
             filtered: Filtered::default(),
+            cache: None,
             record,
         }
     }
@@ -225,6 +234,7 @@ impl Exchange {
         match self.stage {
             Stage::Joined(label) | Stage::Tunnel(label) => Some(label),
             Stage::New | Stage::Opening | Stage::Waiting | Stage::Stream(_) => None,
+            Stage::Shared | Stage::Stored => None,
         }
     }
 
@@ -239,7 +249,7 @@ impl Exchange {
             Stage::Joined(_) => self.head_sent == self.head.len() && self.up.is_empty(),
             Stage::Tunnel(_) => !self.tunnel_ended.0,
             Stage::Stream(_) => true,
-            Stage::New | Stage::Opening | Stage::Waiting => false,
+            Stage::New | Stage::Opening | Stage::Waiting | Stage::Shared | Stage::Stored => false,
         }
     }
 
@@ -259,6 +269,11 @@ impl Exchange {
             (Stage::Tunnel(_), _) => return after(self.progress, times.tunnel_idle),
             (Stage::New | Stage::Opening, _) => Instant::FAR_FUTURE,
             (Stage::Waiting, _) => after(self.progress, times.connect),
+            (Stage::Shared, _) => {
+                let wait = self.cache.as_ref().and_then(|state| state.wait);
+                wait.map_or(Instant::FAR_FUTURE, |(_, look)| look)
+            }
+            (Stage::Stored, _) => after(self.progress, times.body_idle),
             (Stage::Joined(_) | Stage::Stream(_), Some(sent)) if self.down_framer.is_none() => {
                 after(sent, times.response)
             }

@@ -82,6 +82,11 @@ impl Gateway {
         self.shared.work.clock.set(now, unix_ns);
     }
 
+    /// Sets the store of the cache, which all workers of a proxy share; `None`: nothing is stored.
+    pub fn set_cache(&mut self, store: Option<Arc<csp_cache::Store>>) {
+        self.shared.work.caching.store = store;
+    }
+
     /// Returns whether there are records of the log.
     pub fn has_records(&self) -> bool {
         !self.shared.log.is_empty()
@@ -297,7 +302,9 @@ impl LocalServices for Gateway {
 
     fn next_ready(&mut self, _: &mut OutputLink) -> Option<FlowLabel> {
         let Gateway { clients, shared } = self;
-        while let Some((client, serial)) = shared.links.next_woken() {
+        while let Some((client, serial)) =
+            shared.links.next_woken().or_else(|| shared.work.caching.next_woken())
+        {
             if let Some(connection) = clients.get_mut(client) {
                 connection.wake(serial);
                 shared.ready.push_back(client);

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
+mod caching;
 mod certificates;
 mod client;
 mod clock;
@@ -23,6 +24,7 @@ mod table;
 mod timers;
 mod watch;
 
+pub use caching::CacheResult;
 pub use certificates::CertificateFields;
 pub use counters::{CLASSES, LATENCY_BOUNDS_NS, RuleCounters, ServiceCounters, Snapshot, UpstreamCounters};
 pub use gateway::Gateway;

@@ -69,6 +69,8 @@ pub enum Reason {
     TotalTimeout,
     /// A tunnel has had no bytes for too long.
     TunnelIdle,
+    /// The client wants a stored response, and there is none.
+    OnlyIfCached,
 }
 
 /// Status, code and text of a reason.
@@ -77,14 +79,14 @@ type Row = (u16, &'static str, &'static str);
 impl Reason {
     /// Every reason but those of faults, in the order of the documentation.
     #[rustfmt::skip]
-    pub const ALL: [Reason; 28] = [
+    pub const ALL: [Reason; 29] = [
         Reason::Redirect, Reason::Answer, Reason::Denied, Reason::RateLimited, Reason::TooManyAtOnce,
         Reason::Preflight, Reason::CorsOrigin, Reason::MaxForwards, Reason::NoRoute, Reason::NoHost,
         Reason::BodyTooLong, Reason::RequestTooLong, Reason::ResponseTooLong, Reason::HeadTimeout,
         Reason::BodyTimeout, Reason::ClientStalled, Reason::ClientGone, Reason::NoServer,
         Reason::ConnectTimeout, Reason::NoRoom, Reason::MemberRefused, Reason::MemberClosed,
         Reason::MemberReset, Reason::NoSwitch, Reason::ResponseTimeout, Reason::MemberStalled,
-        Reason::TotalTimeout, Reason::TunnelIdle,
+        Reason::TotalTimeout, Reason::TunnelIdle, Reason::OnlyIfCached,
     ];
 
     #[rustfmt::skip]
@@ -127,6 +129,7 @@ impl Reason {
             Reason::MemberStalled => (504, "member-stalled", "the server has stopped in the middle of a message"),
             Reason::TotalTimeout => (504, "total-timeout", "the request has taken too long"),
             Reason::TunnelIdle => (504, "tunnel-idle", "no bytes have passed for too long"),
+            Reason::OnlyIfCached => (504, "only-if-cached", "the client wants a stored response, and there is none"),
         }
     }
 

@@ -7,7 +7,7 @@ use csp_http::head::Version;
 use csp_proxy_core::ServerHost;
 use csp_types::{Duration, FlowLabel, Instant};
 
-use crate::Reason;
+use crate::{CacheResult, Reason};
 
 /// Most records that wait for the daemon.
 pub const RECORDS_MAX: usize = 16_384;
@@ -68,6 +68,8 @@ pub struct Record {
     pub status: u16,
     /// Why the gateway answered itself, or how the exchange failed; `None`: it passed.
     pub reason: Option<Reason>,
+    /// Whether the response came from the cache; `None`: its rule has none.
+    pub cache: Option<CacheResult>,
     /// Bytes of the request's body.
     pub received: u64,
     /// Bytes of the response's body.
@@ -102,6 +104,7 @@ impl Record {
             is_http2: false,
             status: 0,
             reason: None,
+            cache: None,
             received: 0,
             sent: 0,
             member: None,

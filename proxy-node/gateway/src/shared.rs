@@ -10,6 +10,7 @@ use csp_proxy_core::ClientIdentity;
 use csp_proxy_core::service::upstream::Request;
 use csp_types::{FlowLabel, Instant};
 
+use crate::caching::Caching;
 use crate::clock::{Clock, Random};
 use crate::counters::{Served, UpstreamCounters};
 use crate::exchange::Exchange;
@@ -39,6 +40,7 @@ pub(crate) struct Work {
     pub(crate) carried: usize,
     pub(crate) random: Random,
     pub(crate) clock: Clock,
+    pub(crate) caching: Caching,
     /// The identity in the certificate of the client whose request begins, if members are told of it.
     pub(crate) identity: Option<Arc<ClientIdentity>>,
 }
@@ -130,6 +132,7 @@ impl Shared {
                 carried: 0,
                 random: Random::new(seed),
                 clock: Clock::default(),
+                caching: Caching::default(),
                 identity: None,
             },
         }

@@ -7,6 +7,7 @@
 //!  Arc<HttpService> ── Gateway::set_services ──▶ the next request of each connection
 //! ```
 
+mod cache;
 mod error;
 mod timeouts;
 
@@ -21,6 +22,8 @@ use csp_types::Prefix;
 
 use crate::CertificateFields;
 
+pub(crate) use cache::Cache;
+pub use cache::CacheConfig;
 pub use error::{ConfigError, Mistake};
 pub use timeouts::{TimeoutOverrides, Timeouts};
 
@@ -78,6 +81,8 @@ pub struct RuleConfig {
     pub timeouts: TimeoutOverrides,
     /// Its filters, behind those of the service.
     pub filters: csp_filters::Spec,
+    /// Whether responses are stored, and how; `None`: they are not.
+    pub cache: Option<CacheConfig>,
 }
 
 impl RuleConfig {
@@ -94,6 +99,7 @@ impl RuleConfig {
             upgrade: false,
             timeouts: TimeoutOverrides::default(),
             filters: csp_filters::Spec::default(),
+            cache: None,
         }
     }
 }
@@ -236,6 +242,7 @@ pub struct Rule {
     pub(crate) upgrade: bool,
     pub(crate) timeouts: Timeouts,
     pub(crate) filters: Filters,
+    pub(crate) cache: Option<Cache>,
 }
 
 /// A service that was checked.
@@ -266,6 +273,8 @@ pub struct HttpService {
     /// Changes of responses that no rule has.
     pub(crate) edits: Edits,
     pub(crate) routes: Routes,
+    /// Whether a rule has a cache.
+    pub(crate) caches: bool,
     rules: Box<[Rule]>,
 }
 
@@ -284,9 +293,11 @@ impl HttpService {
             let rule = config.rules.get(error.route).map(|rule| Arc::clone(&rule.name));
             ConfigError { rule, what: Mistake::Route(error.what) }
         })?;
+        let of_requests = format!("{} {:?} {}", config.name, config.origin, config.default_host);
         let rule = |config_of_rule: RuleConfig| {
             let name = Arc::clone(&config_of_rule.name);
-            Rule::new(config_of_rule, &config.timeouts, (&filters, config.secret))
+            let of_service = (&config.timeouts, &*of_requests, config.certificate.any());
+            Rule::new(config_of_rule, of_service, (&filters, config.secret))
                 .map_err(|what| ConfigError { rule: Some(name), what })
         };
         let rules = config.rules.into_iter().map(rule).collect::<Result<Box<[Rule]>, _>>()?;
@@ -318,6 +329,7 @@ impl HttpService {
             filters,
             has_cors: rules.iter().any(|rule| rule.filters.cors.is_some()),
             routes,
+            caches: rules.iter().any(|rule| rule.cache.is_some()),
             rules,
         })
     }
@@ -393,7 +405,7 @@ impl Rule {
 
     fn new(
         config: RuleConfig,
-        of_service: &Timeouts,
+        (of_service, of_requests, is_identified): (&Timeouts, &str, bool),
         (above, secret): (&Filters, [u64; 2]),
     ) -> Result<Rule, Mistake> {
         check_name(&config.name)?;
@@ -422,6 +434,14 @@ impl Rule {
         }
         let timeouts = config.timeouts.over(of_service);
         timeouts.check()?;
+        let cache = Cache::new(&config, of_requests)?;
+        let has_cors = config.filters.cors.is_some() || above.cors.is_some();
+        if cache.is_some() && has_cors {
+            return Err(Mistake::Cache("CORS answers by the origin of each request"));
+        }
+        if cache.is_some() && is_identified {
+            return Err(Mistake::Cache("servers learn of clients' certificates, and answer by them"));
+        }
         let filters = Filters::new(config.filters, secret)?.below(above);
         let response_edits = config.response_edits.into_iter().chain(filters.edits());
         Ok(Rule {
@@ -435,6 +455,7 @@ impl Rule {
             upgrade: config.upgrade,
             timeouts,
             filters,
+            cache,
         })
     }
 }

@@ -72,3 +72,29 @@ fn a_request_over_connections_that_exist_allocates_nothing() {
     assert_eq!(h.gateway().snapshot().upstreams.opened, 1, "one connection for all");
     assert_eq!(allocations[100..], [0; 100], "{allocations:?}");
 }
+
+/// A response from the cache: its head is written into memory of the worker, its body into the connection's.
+#[test]
+fn a_response_from_the_cache_allocates_nothing() {
+    let mut config = service();
+    config.rules.iter_mut().for_each(|rule| rule.cache = Some(csp_gateway::spec::CacheConfig::default()));
+    let mut h = Http::new(config);
+    h.gateway().set_cache(Some(csp_cache::Store::new(1 << 20, 7)));
+    let request = "GET /a?b HTTP/1.1\r\nHost: a\r\nUser-Agent: agent\r\nAccept: */*\r\n\r\n";
+    let body = "x".repeat(2_000);
+    let member = h.asks(1_000, request);
+    h.says(
+        member,
+        format!("HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 2000\r\n\r\n{body}"),
+    );
+    assert!(h.reads(1_000).ends_with(&body));
+    let (mut allocations, mut records) = (Vec::new(), Records::default());
+    for _ in 0..200 {
+        let before = h.w.allocations - h.w.out.allocations;
+        h.send(1_000, request);
+        assert!(h.reads(1_000).ends_with(&body));
+        (records, _) = h.gateway().take_records(records);
+        allocations.push(h.w.allocations - h.w.out.allocations - before);
+    }
+    assert_eq!(allocations[100..], [0; 100], "{allocations:?}");
+}

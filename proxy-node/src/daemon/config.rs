@@ -61,6 +61,9 @@ pub struct Config {
     /// Where connections are recorded that the policy says are to be. Absent: nowhere.
     #[serde(default)]
     pub connection_log: Option<RecordLogSection>,
+    /// The cache of HTTP responses.
+    #[serde(default)]
+    pub http_cache: HttpCacheSection,
     /// The same of HTTP requests.
     #[serde(default)]
     pub http_log: Option<RecordLogSection>,
@@ -81,6 +84,20 @@ pub struct TlsSection {
 impl Default for TlsSection {
     fn default() -> Self {
         TlsSection { certificates: super::certificates::DEFAULT_FOLDER.into(), ticket_secret: None }
+    }
+}
+
+/// The cache of HTTP responses, which all workers share.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HttpCacheSection {
+    /// Memory for stored responses in MiB; it is taken as they come. 0: nothing is stored, to 1,048,576.
+    pub memory_mib: u32,
+}
+
+impl Default for HttpCacheSection {
+    fn default() -> Self {
+        HttpCacheSection { memory_mib: 256 }
     }
 }
 
@@ -182,6 +199,7 @@ impl Config {
         range("capacity.half_open", self.capacity.half_open as u64, 1, self.capacity.connections as u64);
         range("capacity.buffers_mib", self.capacity.buffers_mib as u64, 8, 65_536);
         range("capacity.trace_events", self.capacity.trace_events as u64, 1, 16 << 20);
+        range("http_cache.memory_mib", self.http_cache.memory_mib.into(), 0, 1 << 20);
         range("tcp.receive_window_kib", self.tcp.receive_window_kib.into(), 32, 16_384);
         range("tcp.receive_window_initial_kib", self.tcp.receive_window_initial_kib.into(), 32, 16_384);
         range("tcp.send_window_kib", self.tcp.send_window_kib.into(), 256, 16_384);

@@ -32,7 +32,7 @@ use super::names::Names;
 use super::plans::Plans;
 use super::prepare::Prepared;
 use super::recorders::Recorders;
-use super::{admin, events, handlers, planning, policy, providers};
+use super::{admin, cache_routes, events, handlers, planning, policy, providers};
 
 /// Requests that may wait for one worker.
 const QUESTIONS_MAX: usize = 64;
@@ -144,7 +144,8 @@ async fn serve(
     let plans = Plans::default();
     let times = ApplyTimes::default();
     let options = shell_options(config, record, workers, (&modules, &costs, &times, &plans), events.clone());
-    let options = ShellOptions { keys: Some(keys), ..options };
+    let routes = options.routes.merge(cache_routes::routes(recorders.cache.clone()));
+    let options = ShellOptions { keys: Some(keys), routes, ..options };
     recorders.serve(&options.metrics);
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
     let logs = recorders.connections.is_some();

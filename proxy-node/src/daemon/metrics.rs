@@ -1,5 +1,6 @@
 //! The workers' metrics.
 
+mod cache;
 mod http;
 mod messages;
 mod modules;
@@ -22,6 +23,7 @@ use crate::core::{Counters, FailureClass};
 use super::config::{HAIRPINS, UPSTREAMS};
 use super::{channels, contexts, quality};
 
+pub use cache::CacheMetrics;
 pub use http::{HttpBoard, HttpMetrics};
 pub use modules::ModuleMetrics;
 pub use services::{ServiceBoard, ServiceMetrics};

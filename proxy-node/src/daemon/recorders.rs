@@ -1,13 +1,16 @@
 //! What the workers record and count for others: logs of connections and of HTTP requests, and boards from
 //! which `/metrics` is written.
 
+use std::sync::Arc;
+
+use csp_cache::Store;
 use csp_daemon::DaemonError;
 use csp_telemetry::Exposition;
 
 use crate::ProxyWorker;
 
 use super::config::Config;
-use super::metrics::{HttpBoard, HttpMetrics, ServiceBoard, ServiceMetrics};
+use super::metrics::{CacheMetrics, HttpBoard, HttpMetrics, ServiceBoard, ServiceMetrics};
 use super::record_log::{ConnectionLog, HttpLog, RecordLog};
 
 /// The logs and boards of a node. Clones share them.
@@ -19,6 +22,8 @@ pub struct Recorders {
     pub requests: Option<HttpLog>,
     services: Vec<ServiceBoard>,
     http: Vec<HttpBoard>,
+    /// The cache of HTTP responses; `None`: nothing is stored.
+    pub cache: Option<Arc<Store>>,
 }
 
 impl Recorders {
@@ -30,12 +35,15 @@ impl Recorders {
         let requests = config.http_log.as_ref().map(|log| RecordLog::start(log, node)).transpose()?;
         let services = (0..config.workers).map(|_| ServiceBoard::default()).collect();
         let http = (0..config.workers).map(|_| HttpBoard::default()).collect();
-        Ok(Recorders { connections, requests, services, http })
+        let memory = (config.http_cache.memory_mib as usize) << 20;
+        let cache = (memory > 0).then(|| Store::new(memory, rand::random()));
+        Ok(Recorders { connections, requests, services, http, cache })
     }
 
     /// Gives a worker its part.
     pub fn equip(&self, worker: &mut ProxyWorker) {
         let number = usize::from(worker.number());
+        worker.gateway_mut().set_cache(self.cache.clone());
         self.connections.iter().for_each(|log| worker.set_connection_log(log.clone()));
         worker.set_service_board(self.services.get(number).cloned().unwrap_or_default());
         worker.set_http(self.requests.clone(), self.http.get(number).cloned().unwrap_or_default());
@@ -45,6 +53,7 @@ impl Recorders {
     pub fn serve(&self, metrics: &Exposition) {
         metrics.register(ServiceMetrics(self.services.clone()));
         metrics.register(HttpMetrics(self.http.clone()));
+        self.cache.iter().for_each(|store| metrics.register(CacheMetrics(Arc::clone(store))));
         if let Some(log) = &self.connections {
             metrics.register(log.clone());
             tokio::spawn(log.clone().follow_hangups());

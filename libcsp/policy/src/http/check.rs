@@ -7,7 +7,7 @@ use csp_config::Problems;
 use super::filters::check as check_filters;
 use super::{
     Condition, HTTP_ALPN, HeaderEdit, Http, ROUTE_TARGETS_MAX, ROUTES_MAX, Respond, Route, RouteTimeouts,
-    TRUSTED_PROXIES_MAX,
+    TRUSTED_PROXIES_MAX, cache,
 };
 use crate::check::{check_count, check_name, check_unicast};
 use crate::{Backlog, Balance, Policy, Protocol, ProxyProtocol, ServerOptions, Service, Via};
@@ -39,6 +39,9 @@ pub(crate) fn check(policy: &Policy, problems: &mut Problems) {
         if let Some(http) = &service.http {
             check_service(service, &at, problems);
             check_http(http, &services, &format!("{at}.http"), problems);
+            for (index, route) in http.routes.iter().enumerate() {
+                cache::check(route, service, &format!("{at}.http.routes[{index}]"), problems);
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use csp_config::serde_prefixes;
 use csp_types::Prefix;
 use serde::{Deserialize, Serialize};
 
-use super::{Filters, RouteTimeouts};
+use super::{Cache, Filters, RouteTimeouts};
 use crate::framing::is_default;
 use crate::servers::{is_one, one, weight};
 
@@ -69,6 +69,9 @@ pub struct Route {
     /// Its filters, behind those of the service.
     #[serde(default, skip_serializing_if = "is_default")]
     pub filters: Filters,
+    /// Which responses are stored; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<Cache>,
 }
 
 /// What a path has to be: one of these.

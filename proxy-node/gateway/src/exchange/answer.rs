@@ -79,6 +79,9 @@ impl Exchange {
         down: &mut impl Downstream,
         reason: Reason,
     ) -> Flow {
+        if self.falls_back(cx, down, reason) {
+            return Flow::Moved;
+        }
         self.part(cx, false);
         self.record.reason = Some(reason);
         let service = std::sync::Arc::clone(&self.service);

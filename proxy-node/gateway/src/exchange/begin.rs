@@ -8,9 +8,11 @@ use csp_http::head::{Framing, Method, Request, normalised, other_readings};
 use csp_http::name::{Name, elements};
 use csp_http::route::{Found, Subject};
 
+use super::cache::Looked;
 use super::filter::routed;
-use super::{Asked, Exchange};
+use super::{Asked, Exchange, Stage};
 use crate::Reason;
+use crate::caching::CacheResult;
 use crate::framer::Framer;
 use crate::grpc;
 use crate::shared::Work;
@@ -137,6 +139,12 @@ impl Exchange {
                 self.over_http2.is_spoken = service.speaks_http2(name);
             }
         }
+        match self.consult(request, path, peer.1, work) {
+            Looked::Stored => return Ok(()),
+            Looked::Refused => return Err(Reason::OnlyIfCached),
+            Looked::Shared => self.stage = Stage::Shared,
+            Looked::Ask => {}
+        }
         if let Framing::Length(length) = request.framing()
             && length > service.body_len_max
         {
@@ -187,7 +195,38 @@ impl Exchange {
         self.record.request_id = request_id;
         self.head = buffers.take();
         self.head.extend_from_slice(&head[..written.len]);
+        if let Some(state) = self.cache.as_deref() {
+            state.prepare(&mut self.head);
+        }
         Ok(())
+    }
+
+    /// Asks the cache, if the rule has one. A request that may change something is looked for under the
+    /// rule of a GET request, since what that has stored is not right any more.
+    fn consult(&mut self, request: &Request<'_>, path: &[u8], is_trusted: bool, work: &mut Work) -> Looked {
+        let service = Arc::clone(&self.service);
+        if !service.caches || work.caching.store.is_none() || path == b"*" {
+            return Looked::Ask;
+        }
+        if !matches!(request.method(), Method::Get | Method::Head) {
+            let source = Some(self.record.source);
+            let as_get = Subject { source, method: b"GET", ..Subject::new(request, path, self.peer.ip()) };
+            let found = service.routes.find(&as_get).filter(|_| request.method() != Method::Options);
+            let rule = found.and_then(|found| service.rules().get(found.route));
+            if let Some(cache) = rule.and_then(|rule| rule.cache.as_ref()) {
+                let state = self.cache.insert(work.caching.state());
+                state.changes(request, path, (&service, cache, is_trusted));
+            }
+            return Looked::Ask;
+        }
+        let rule = self.rule.and_then(|at| service.rules().get(at));
+        let Some(cache) = rule.and_then(|rule| rule.cache.as_ref()) else { return Looked::Ask };
+        let state = self.cache.insert(work.caching.state());
+        if !state.ask(request, path, (&service, cache, is_trusted)) {
+            state.result = Some(CacheResult::Bypass);
+            return Looked::Ask;
+        }
+        state.look(self.record.began, cache, work)
     }
 }
 

@@ -18,7 +18,7 @@ impl Exchange {
         let (stage, tunnel_ended) = (self.stage, self.tunnel_ended);
         self.stage = Stage::New;
         let label = match stage {
-            Stage::New => return,
+            Stage::New | Stage::Shared | Stage::Stored => return,
             Stage::Opening => return self.withdraw(cx.client, cx.shared),
             Stage::Waiting | Stage::Stream(_) => {
                 return self.leave_stream(stage, cx.now, cx.client, cx.shared);
@@ -60,7 +60,7 @@ impl Exchange {
     /// The client's connection has ended: the member is left, without ends at hand.
     pub(crate) fn abandon(mut self: Box<Self>, now: Instant, client: FlowLabel, shared: &mut Shared) {
         match self.stage {
-            Stage::New => {}
+            Stage::New | Stage::Shared | Stage::Stored => {}
             Stage::Opening => self.withdraw(client, shared),
             stage @ (Stage::Waiting | Stage::Stream(_)) => self.leave_stream(stage, now, client, shared),
             Stage::Joined(label) | Stage::Tunnel(label) => {
@@ -84,6 +84,16 @@ impl Exchange {
         self.finish(now, shared);
     }
 
+    /// Leaves the cache: others wait for this exchange no more.
+    fn leave_cache(&mut self, record: &mut Record, shared: &mut Shared) {
+        let Some(mut state) = self.cache.take() else { return };
+        let caching = &mut shared.work.caching;
+        state.waits_no_more((record.flow, self.serial), caching);
+        state.end_fill(caching);
+        record.cache = state.result;
+        caching.keep(state);
+    }
+
     /// Ends an exchange whose stream was reset instead of an answer.
     pub(crate) fn refuse_stream(mut self: Box<Self>, now: Instant, reason: Reason, shared: &mut Shared) {
         (self.record.reason, self.record.status) = (Some(reason), 400);
@@ -101,12 +111,16 @@ impl Exchange {
         record.phases.total = now - record.began;
         record.received = self.up_framer.passed;
         record.sent = self.down_framer.map_or(self.answered, |framer| framer.passed);
+        self.leave_cache(&mut record, shared);
         let is_tunnel = record.status == 101;
         let mut is_recorded = self.service.log.is_some() && !record.is_well();
         if let Some(served) = shared.services.get_mut(&self.service.number) {
             is_recorded |= record.is_well() && served.is_sampled(self.service.log);
             if let Some(counters) = served.of_rule(&self.service, self.rule) {
                 counters.ended(record.status, record.reason, (!is_tunnel).then_some(record.phases.total));
+                if let Some(result) = record.cache {
+                    counters.looked_up(result, record.sent);
+                }
                 counters.received += record.received;
                 counters.sent += record.sent;
             }

@@ -16,6 +16,9 @@ impl Exchange {
         down: &mut impl Downstream,
         readable: usize,
     ) -> Flow {
+        if self.stage == Stage::Shared && cx.now < self.total_deadline() {
+            return self.look_again(cx);
+        }
         let reason = self.blame(cx, down, readable);
         self.fail(cx, down, reason)
     }
@@ -25,9 +28,12 @@ impl Exchange {
         let is_total = self.total_deadline() <= cx.now;
         match self.stage {
             Stage::Joined(_) | Stage::Stream(_) => {}
+            Stage::Stored if !is_total => return Reason::ClientStalled,
             Stage::Tunnel(_) => return Reason::TunnelIdle,
             Stage::Waiting if !is_total => return Reason::ConnectTimeout,
-            Stage::New | Stage::Opening | Stage::Waiting => return Reason::TotalTimeout,
+            Stage::New | Stage::Opening | Stage::Waiting | Stage::Shared | Stage::Stored => {
+                return Reason::TotalTimeout;
+            }
         }
         if is_total {
             return Reason::TotalTimeout;

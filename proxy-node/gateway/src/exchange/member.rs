@@ -7,12 +7,14 @@ use csp_http::forward::{self, ResponseForward, TooLong};
 use csp_http::head::{Framing, Response};
 use csp_http::limits::HEAD_LEN_MAX;
 use csp_proxy_core::service::upstream::{Ends, UpstreamEnd};
-use csp_types::FlowLabel;
+use csp_types::{FlowLabel, Instant};
 
 use super::Exchange;
+use super::cache::{Heard, State};
 use crate::client::Downstream;
 use crate::pool::{ended, stream_end};
-use crate::shared::{Cx, Shared, Slices};
+use crate::shared::{Cx, Shared, Slices, Work};
+use crate::spec::HttpService;
 
 /// What the member says next, without its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +25,8 @@ pub(super) enum Said {
     Interim(usize),
     /// The final response or 101, which was consumed.
     Response(Head),
+    /// The head of a response in whose place the client gets a stored one. It was consumed.
+    Instead(Heard),
     Body(Piece),
     End,
     Tunnel(usize),
@@ -87,10 +91,19 @@ impl Exchange {
             }
             FromMember::Response(response) => {
                 let source = response.framing(member.side.is_to_head());
+                let of = (&*self.service, self.rule);
+                let heard = hear_for_cache(&mut self.cache, of, (&response, source, false), (cx.now, work));
+                if heard != Heard::Pass {
+                    member.side.accept(&response);
+                    let len = response.head_len();
+                    drop(slices);
+                    end.iter_mut().for_each(|end| end.consume(len));
+                    return Ok(Said::Instead(heard));
+                }
                 let date = work.clock.date(cx.now);
-                let edits = self.response_edits();
+                let (edits, report) = (self.response_edits(), self.report());
                 let sent = answer_to(down, &response, source, closes).and_then(|plan| {
-                    let extra = self.filtered.cors();
+                    let extra = self.filtered.cors().or(report);
                     let how = ResponseForward { plan, date, edits, extra: extra.as_slice() };
                     let written = forward::response(&mut work.head, &response, &how);
                     Ok((plan, written.map_err(|TooLong(_)| Unsent::TooLong)?))
@@ -129,4 +142,16 @@ pub(super) fn answer_to(
         101 => down.switched().map(|()| None).map_err(Unsent::Fault),
         _ => down.respond(source, closes).map(Some).ok_or(Unsent::Begun),
     }
+}
+
+/// Has the cache look at the head of a response.
+pub(super) fn hear_for_cache(
+    state: &mut Option<Box<State>>,
+    (service, rule): (&HttpService, Option<usize>),
+    response: (&Response<'_>, Framing, bool),
+    at: (Instant, &mut Work),
+) -> Heard {
+    let Some(state) = state.as_deref_mut() else { return Heard::Pass };
+    let rule = rule.and_then(|rule| service.rules().get(rule));
+    state.heard(response, rule.and_then(|rule| rule.cache.as_ref()), at)
 }

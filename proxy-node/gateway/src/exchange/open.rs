@@ -17,6 +17,9 @@ use crate::spec::Reuse;
 impl Exchange {
     /// Takes a kept connection, or asks for one.
     pub(crate) fn open(&mut self, cx: &mut Cx<'_, impl Ends>) {
+        if self.begin_cached(cx) {
+            return;
+        }
         if self.over_http2.is_spoken {
             return self.open_stream(cx);
         }

@@ -7,6 +7,7 @@ use csp_http::head::Framing;
 use csp_proxy_core::service::upstream::{Ends, UpstreamEnd};
 use csp_types::FlowLabel;
 
+use super::cache::Heard;
 use super::member::{Head, Said, Unsent};
 use super::{Exchange, Flow, Stage};
 use crate::Reason;
@@ -25,6 +26,11 @@ impl Exchange {
         if let Some(reason) = self.failure.take() {
             return self.fail(cx, down, reason);
         }
+        match self.stage {
+            Stage::Stored => return self.pass_stored(cx, down),
+            Stage::Shared => return self.look_again(cx),
+            _ => {}
+        }
         if self.stage == Stage::Waiting {
             self.open(cx);
             return if self.stage == Stage::Waiting { Flow::Wait } else { Flow::Moved };
@@ -35,7 +41,7 @@ impl Exchange {
             _ if !is_flushed || self.tunnel_ended.1 => Flow::Wait,
             Stage::Joined(label) | Stage::Tunnel(label) => self.hear(cx, down, label),
             Stage::Stream(id) => self.hear_stream(cx, down, id),
-            Stage::New | Stage::Opening | Stage::Waiting => Flow::Wait,
+            Stage::New | Stage::Opening | Stage::Waiting | Stage::Shared | Stage::Stored => Flow::Wait,
         };
         match moved {
             Flow::Wait if wrote => Flow::Moved,
@@ -57,6 +63,13 @@ impl Exchange {
             Said::Interim(0) => Flow::Moved,
             Said::Interim(len) => self.interim(cx, down, len),
             Said::Response(head) => self.response(cx, down, head),
+            Said::Instead(Heard::Instead) => self.send_stored(cx, false),
+            Said::Instead(_) => {
+                if let Some(state) = self.cache.as_deref_mut() {
+                    state.is_pending = true;
+                }
+                Flow::Moved
+            }
             Said::Body(piece) => self.response_piece(cx, down, label, piece),
             Said::End => self.response_end(cx, down),
             Said::Tunnel(len) => {
@@ -95,6 +108,12 @@ impl Exchange {
 
     /// The response is complete.
     pub(super) fn response_end(&mut self, cx: &mut Cx<'_, impl Ends>, down: &mut impl Downstream) -> Flow {
+        if let Some(state) = self.cache.as_deref_mut() {
+            if std::mem::take(&mut state.is_pending) {
+                return self.send_stored(cx, true);
+            }
+            state.complete(cx.now, &mut cx.shared.work);
+        }
         if let Some(framer) = &mut self.down_framer {
             framer.end(down.out(), &mut cx.shared.work.buffers);
         }
@@ -153,6 +172,11 @@ impl Exchange {
         label: FlowLabel,
         piece: Piece,
     ) -> Flow {
+        if let Piece::Payload(readable) = piece
+            && self.cache.as_ref().is_some_and(|state| state.is_storing())
+        {
+            return self.stored_piece(cx, down, label, readable);
+        }
         let Some(framer) = &mut self.down_framer else { return Flow::Wait };
         let work = &mut cx.shared.work;
         match piece {
@@ -172,17 +196,7 @@ impl Exchange {
                     return Flow::Wait;
                 }
                 let moved = down.pass_response(cx.ends, label, len);
-                framer.passed(moved);
-                if let Some(member) = cx.shared.members.table.get_mut(label) {
-                    member.side.moved(moved);
-                }
-                if moved == 0 {
-                    return Flow::Wait;
-                }
-                if framer.passed > WIDEN_AFTER && framer.passed - (moved as u64) <= WIDEN_AFTER {
-                    cx.ends.upstream(label).map(|mut end| end.widen(WIDE_WINDOW));
-                }
-                return Flow::Moved;
+                return self.passed_down(cx, label, moved);
             }
             Piece::Trailers(len) => {
                 let wanted = framer.trailers(down.out(), &mut work.buffers);
@@ -204,6 +218,22 @@ impl Exchange {
             Piece::More | Piece::End => {}
         }
         Flow::Wait
+    }
+
+    /// Records that payload of a member has passed to the client.
+    pub(super) fn passed_down(&mut self, cx: &mut Cx<'_, impl Ends>, label: FlowLabel, moved: usize) -> Flow {
+        let Some(framer) = &mut self.down_framer else { return Flow::Wait };
+        framer.passed(moved);
+        if let Some(member) = cx.shared.members.table.get_mut(label) {
+            member.side.moved(moved);
+        }
+        if moved == 0 {
+            return Flow::Wait;
+        }
+        if framer.passed > WIDEN_AFTER && framer.passed - (moved as u64) <= WIDEN_AFTER {
+            cx.ends.upstream(label).map(|mut end| end.widen(WIDE_WINDOW));
+        }
+        Flow::Moved
     }
 
     /// Sends a trailer section to the client, but what edits remove: behind the last chunk (`framed`), or

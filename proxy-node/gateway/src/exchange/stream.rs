@@ -9,7 +9,8 @@ use csp_http2::SendError;
 use csp_proxy_core::service::upstream::{Ends, Opened};
 use csp_types::{FlowLabel, Instant};
 
-use super::member::{Head, Unsent, answer_to};
+use super::cache::Heard;
+use super::member::{Head, Unsent, answer_to, hear_for_cache};
 use super::{Exchange, Flow, Stage};
 use crate::Reason;
 use crate::client::Downstream;
@@ -261,6 +262,10 @@ impl Exchange {
             return self.fail(cx, down, Reason::Member(Fault::UnexpectedSwitch)); // RFC 9113 §8.6
         }
         work.buffers.give(std::mem::take(&mut self.replay));
+        let (of, source) = ((&*self.service, self.rule), source_of(&response, self.asked.is_head));
+        if hear_for_cache(&mut self.cache, of, (&response, source, true), (cx.now, work)) != Heard::Pass {
+            return self.send_stored(cx, true);
+        }
         let head = self.stream_answer(down, &response, closes, (cx.now, work));
         self.response(cx, down, head)
     }
@@ -273,15 +278,11 @@ impl Exchange {
         closes: bool,
         (now, work): (Instant, &mut crate::shared::Work),
     ) -> Head {
-        // Payload comes without a frame.
-        let source = match response.framing(self.asked.is_head) {
-            Framing::Chunked => Framing::UntilClose,
-            framing => framing,
-        };
+        let source = source_of(response, self.asked.is_head);
         let date = work.clock.date(now);
-        let edits = self.response_edits();
+        let (edits, report) = (self.response_edits(), self.report());
         let sent = answer_to(down, response, source, closes).and_then(|plan| {
-            let extra = self.filtered.cors();
+            let extra = self.filtered.cors().or(report);
             let how = ResponseForward { plan, date, edits, extra: extra.as_slice() };
             let written = forward::response(&mut work.head, response, &how);
             Ok((plan, written.map_err(|TooLong(_)| Unsent::TooLong)?))
@@ -303,6 +304,10 @@ impl Exchange {
         }
         let data = links.data(id);
         let moved = down.write(cx.ends, &data[..len.min(data.len())]);
+        if let Some(state) = self.cache.as_deref_mut().filter(|state| state.is_storing()) {
+            let rule = self.rule.and_then(|at| self.service.rules().get(at));
+            state.store(&data[..moved], rule.and_then(|rule| rule.cache.as_ref()), (cx.now, work));
+        }
         links.release(id, moved);
         framer.passed(moved);
         if moved > 0 { Flow::Moved } else { Flow::Wait }
@@ -356,5 +361,13 @@ impl Exchange {
         self.count_retry(cx.shared);
         self.open_stream(cx);
         Flow::Moved
+    }
+}
+
+/// Returns the framing of a response's body: payload comes without a frame.
+fn source_of(response: &Response<'_>, is_head: bool) -> Framing {
+    match response.framing(is_head) {
+        Framing::Chunked => Framing::UntilClose,
+        framing => framing,
     }
 }

@@ -63,6 +63,9 @@ pub enum Mistake {
     /// No stream could be opened.
     #[error("no connections or streams of HTTP/2 to members: expected 1 or more")]
     MemberHttp2,
+    /// The cache of a rule.
+    #[error("cache: {0}")]
+    Cache(&'static str),
     /// A time is 0 that must not be.
     #[error("the time {0} is 0: expected more")]
     Timeout(&'static str),

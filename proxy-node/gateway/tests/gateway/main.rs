@@ -3,6 +3,7 @@
 
 mod answers;
 mod bodies;
+mod cache;
 mod calls;
 mod certificates;
 mod filters;
@@ -19,6 +20,8 @@ mod random;
 mod retries;
 mod secure;
 mod servers;
+mod stored;
+mod stored_random;
 mod times;
 mod towards;
 mod tunnels;

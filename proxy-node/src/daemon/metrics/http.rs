@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use csp_gateway::{LATENCY_BOUNDS_NS, RuleCounters, Snapshot};
+use csp_gateway::{CacheResult, LATENCY_BOUNDS_NS, RuleCounters, Snapshot};
 use csp_telemetry::{MetricSource, MetricWriter, SnapshotCell};
 
 use crate::ProxyWorker;
@@ -147,12 +147,26 @@ fn collect_route(out: &mut MetricWriter, service: &str, route: &str, counters: &
     let help = "Time from the end of a request's head to the end of its response, by service and route";
     let latency = (&LATENCY_BOUNDS_NS[..], &counters.latency[..], counters.latency_ns);
     out.histogram("csp_http_request_seconds", help, &labels, latency);
+    if counters.by_cache.iter().any(|count| *count > 0) {
+        collect_cache(out, service, route, counters);
+    }
     let help = "HTTP requests that were sent to another server, by service and route";
     out.counter("csp_http_retries_total", help, &labels, counters.retries);
     let help = "Bytes of bodies from clients, by service and route";
     out.counter("csp_http_received_bytes_total", help, &labels, counters.received);
     let help = "Bytes of bodies to clients, by service and route";
     out.counter("csp_http_sent_bytes_total", help, &labels, counters.sent);
+}
+
+fn collect_cache(out: &mut MetricWriter, service: &str, route: &str, counters: &RuleCounters) {
+    for (result, count) in CacheResult::ALL.into_iter().zip(counters.by_cache) {
+        let labels = [("service", service), ("route", route), ("result", result.name())];
+        let help = "HTTP requests of routes with a cache, by service, route and what came of it";
+        out.counter("csp_http_cache_requests_total", help, &labels, count);
+    }
+    let labels = [("service", service), ("route", route)];
+    let help = "Bytes of bodies from the cache, by service and route";
+    out.counter("csp_http_cache_sent_bytes_total", help, &labels, counters.cached);
 }
 
 #[cfg(test)]

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use csp_cache::freshness::Rules;
+use csp_cache::key::QueryKey;
 use csp_gateway::spec::{
-    Action, ConfigError, MemberHttp2, PoolOptions, Reuse, RuleConfig, ServiceConfig, TimeoutOverrides,
-    Timeouts,
+    Action, CacheConfig, ConfigError, MemberHttp2, PoolOptions, Reuse, RuleConfig, ServiceConfig,
+    TimeoutOverrides, Timeouts,
 };
 use csp_gateway::{CertificateFields, HttpService};
 use csp_http::Limits;
@@ -16,7 +18,8 @@ use csp_http2::Limits as Http2Limits;
 use csp_planner::http::{edits, redirect, rewrite, route_spec};
 use csp_planner::http_filters::filters;
 use csp_policy::{
-    CertificateField, Http, HttpLimits, OriginField, Respond, Route, RouteAction, Service, UpstreamReuse,
+    Cache, CacheQuery, CertificateField, Http, HttpLimits, OriginField, Respond, Route, RouteAction, Service,
+    UpstreamReuse,
 };
 use csp_types::Duration;
 
@@ -204,7 +207,33 @@ fn rule(route: &Route) -> RuleConfig {
             total: times.total_ms.map(ms),
         },
         filters: filters(&route.filters),
+        cache: route.cache.as_ref().map(cache),
         ..RuleConfig::new(&route.name, route_spec(route), action)
+    }
+}
+
+fn cache(cache: &Cache) -> CacheConfig {
+    let seconds = |time: Option<u32>| time.map(u64::from);
+    let names = |names: &[String]| names.iter().map(|name| name.as_str().into()).collect();
+    CacheConfig {
+        rules: Rules {
+            default_ttl: seconds(cache.default_ttl_s),
+            max_ttl: seconds(cache.max_ttl_s),
+            stale_while_revalidate: cache.stale_while_revalidate_s.into(),
+            stale_if_error: cache.stale_if_error_s.into(),
+        },
+        body_len_max: (cache.object_kib as usize) << 10,
+        query: match &cache.query {
+            None => QueryKey::All,
+            Some(CacheQuery::Only(only)) if only.is_empty() => QueryKey::Nothing,
+            Some(CacheQuery::Only(only)) => QueryKey::Only(names(only)),
+            Some(CacheQuery::Without(without)) => QueryKey::Without(names(without)),
+        },
+        fields: cache.fields.clone(),
+        ignores_cookies: cache.ignore_cookies,
+        obeys_clients: cache.client_control,
+        reports: cache.cache_status,
+        keeps_tags: cache.keep_tags,
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use csp_api::http::HttpRecord;
 use csp_api::time::utc;
 use csp_daemon::clock;
-use csp_gateway::{Record, Records};
+use csp_gateway::{CacheResult, Record, Records};
 use csp_http::head::Version;
 use csp_policy::LogAddresses;
 use csp_types::{Duration, Instant};
@@ -93,6 +93,7 @@ fn record(node: &str, worker: u8, addresses: LogAddresses, times: &Times, of: &R
         version: version(of).into(),
         status: of.status,
         code: of.code().into(),
+        cache: of.cache.map_or("", CacheResult::name).into(),
         bytes_in: of.received,
         bytes_out: of.sent,
         server: of.member.map(|(host, port)| name(host, port)).unwrap_or_default().into(),
