@@ -158,7 +158,10 @@ services:
 
     #[test]
     fn what_proxies_refuse_is_refused() {
-        assert_eq!(find_in("//admin", "www", &[("Cookie", "beta=yes")]), Err(NoRoute::Refused(Fault::PathAmbiguous)));
+        assert_eq!(
+            find_in("//admin", "www", &[("Cookie", "beta=yes")]),
+            Err(NoRoute::Refused(Fault::PathAmbiguous))
+        );
         assert_eq!(
             find_in("/../a", "www", &[]).map_err(|error| error.to_string().contains("400")),
             Err(true)

@@ -70,6 +70,16 @@ impl<'a> Page<'a> {
     }
 }
 
+/// Moves the fields that have a value to the front, and returns their number.
+fn present<const N: usize>(all: [Extra<'_>; N]) -> ([Extra<'_>; N], usize) {
+    let (mut fields, mut count) = (all, 0);
+    for field in all.into_iter().filter(|(_, value)| !value.is_empty()) {
+        fields[count] = field;
+        count += 1;
+    }
+    (fields, count)
+}
+
 impl Exchange {
     /// Ends the exchange: the member's connection is reset, and the client gets an answer, or its response is
     /// cut.
@@ -108,20 +118,14 @@ impl Exchange {
             false => String::new(),
         };
         let retry_after = filtered.retry_after(reason);
-        let all: [Extra<'_>; 6] = [
+        let (fields, count) = present([
             (b"Content-Type", content_type),
             (b"Location", location),
             (b"Retry-After", retry_after.as_bytes()),
             (b"grpc-status", if is_grpc { grpc::status(reason).as_bytes() } else { b"" }),
             (b"grpc-message", grpc_message.as_bytes()),
             (b"Allow", if reason == Reason::MaxForwards { b"OPTIONS" } else { b"" }),
-        ];
-        let mut fields = all;
-        let mut count = 0;
-        for field in all.into_iter().filter(|(_, value)| !value.is_empty()) {
-            fields[count] = field;
-            count += 1;
-        }
+        ]);
         let work = &mut cx.shared.work;
         let missing_body = (self.asked.is_head && length != Framing::None).then_some(body.len() as u64);
         let date = work.clock.date(cx.now);
