@@ -36,8 +36,8 @@ pub struct RoutesArgs {
 pub enum RoutesCommand {
     /// Say which route a request would fall under, and where it would go; no request is made
     ///
-    /// The services are those with `http` at the URL's port, with TLS if it is https. Exit code 1 when the
-    /// request falls under no route, or the proxies would refuse it.
+    /// The services are those with `http` at the URL's port, with TLS if it is https. Rules of filters are
+    /// not tried. Exit code 1 when the request falls under no route, or the proxies would refuse it.
     #[command(after_help = "Examples:\n  cspctl routes test https://www.example.com/api/users\n  \
                             cspctl routes test http://www.example.com/ --method POST --header 'Cookie: beta=yes'\n  \
                             cspctl routes test https://www.example.com/admin --from 10.1.2.3 --policy new.yaml\n  \
@@ -200,6 +200,16 @@ fn condition_words(condition: &Condition) -> String {
 
 /// What a route does, in words.
 fn does(route: &Route) -> String {
+    let cached = if route.cache.is_some() { ", cached" } else { "" };
+    let rules = match route.filters.rules.len() {
+        0 => String::new(),
+        1 => ", 1 rule".to_owned(),
+        count => format!(", {count} rules"),
+    };
+    format!("{}{cached}{rules}", acts(route))
+}
+
+fn acts(route: &Route) -> String {
     match route.action() {
         Some(RouteAction::Forward([one])) => format!("to {}", one.service),
         Some(RouteAction::Forward(targets)) => {
@@ -335,6 +345,7 @@ services:
   http:
     routes:
     - {name: api, hosts: [a.example], path: {prefix: /api}, methods: [GET, POST], to: [{service: one, weight: 9}, {service: two}]}
+    - {name: kept, path: {prefix: /kept}, to: [{service: one}], cache: {}, filters: {rules: [{sources: [10.9.0.0/16], deny: {}}]}}
     - {name: old, path: {exact: /old}, redirect: {status: 301, scheme: https}}
     - {name: beta, cookies: [{name: beta, exact: 'yes'}], sources: [10.0.0.0/8], respond: {status: 200}}
 - {name: one, pool: [{node: an-1, port: 8080}]}
@@ -363,6 +374,7 @@ services:
             services(&policy, None).unwrap().iter().flat_map(|(service, http)| rows(service, http)).collect();
         let text = table(&rows, Paint::off());
         for words in [
+            "to one, cached, 1 rule",
             "GET|POST",
             "to one (9), two (1)",
             "= /old",
