@@ -7,7 +7,7 @@ use csp_config::Problems;
 use serde::{Deserialize, Serialize};
 
 use super::check::check_count;
-use super::{Policy, Protocol, Service, Via};
+use super::{Policy, Protocol, ServerOptions, Service, Via};
 
 /// Largest number of entries of `sni` of a service, and of names of an entry.
 pub const SNI_MAX: usize = 64;
@@ -98,6 +98,9 @@ fn target_fault(from: &Service, name: &str, services: &HashMap<&str, &Service>) 
         Service { http: Some(_), .. } => "has http: encrypted bytes cannot be read",
         Service { tls: Some(_), .. } => "has tls, which would end there; without it bytes go on as they are",
         Service { sni, .. } if !sni.is_empty() => "has sni itself: a name is looked at once",
+        Service { servers: ServerOptions { tls: Some(_), .. }, .. } => {
+            "has servers.tls: the client's TLS would go inside another session; without it bytes go on as they are"
+        }
         Service { via: Via::Network, .. } => "has via: network: no proxy reaches its servers",
         Service { protocol: Protocol::Udp, .. } => "has protocol: udp",
         Service { pool, .. } if pool.is_empty() => "has no pool",
@@ -164,6 +167,11 @@ services:
                 "port: 465, pool",
                 "port: 465, tls: {certificates: [a]}, pool",
                 "sni[1].service: mail has tls, which would end there",
+            ),
+            (
+                "port: 465, pool: [{node: an-1, port: 465}]",
+                "port: 465, servers: {tls: {}}, pool: [{address: 10.1.2.3, port: 465}]",
+                "sni[1].service: mail has servers.tls: the client's TLS would go inside another session",
             ),
             (
                 "port: 465, pool: [{node: an-1, port: 465}]",

@@ -17,6 +17,7 @@ impl Policy {
         warnings.extend(self.unreached_flows());
         warnings.extend(self.unreached_bounds());
         warnings.extend(self.unverified_servers());
+        warnings.extend(self.servers_reached_twice());
         warnings
     }
 

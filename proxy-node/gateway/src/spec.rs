@@ -275,6 +275,9 @@ pub struct HttpService {
     pub(crate) routes: Routes,
     /// Whether a rule has a cache.
     pub(crate) caches: bool,
+    /// Another number if members are to be reached in another way, such as by other certificates, so that
+    /// connections of before serve no more requests.
+    pub reached: u64,
     rules: Box<[Rule]>,
 }
 
@@ -330,6 +333,7 @@ impl HttpService {
             has_cors: rules.iter().any(|rule| rule.filters.cors.is_some()),
             routes,
             caches: rules.iter().any(|rule| rule.cache.is_some()),
+            reached: 0,
             rules,
         })
     }
@@ -351,11 +355,12 @@ impl HttpService {
     }
 
     /// Returns whether connections that were kept for `other` may serve this service's requests: the services
-    /// whose pools get requests and the options of kept connections are the same.
+    /// whose pools get requests, how their members are reached and the options of kept connections are the
+    /// same.
     pub(crate) fn keeps_as(&self, other: &HttpService) -> bool {
         let idle = (self.timeouts.upstream_idle, other.timeouts.upstream_idle);
         let same = self.pool == other.pool && self.member_http2 == other.member_http2;
-        same && idle.0 == idle.1 && self.targets().eq(other.targets())
+        same && idle.0 == idle.1 && self.reached == other.reached && self.targets().eq(other.targets())
     }
 
     /// Returns the services whose pools get requests.

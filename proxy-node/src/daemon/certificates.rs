@@ -25,10 +25,11 @@ use authorities::{Authorities, Verifies};
 use secret::TicketSecret;
 pub use secret::read as read_ticket_secret;
 use servers::Servers;
+pub use servers::Towards;
 
 use csp_daemon::private_file;
 use csp_policy::{Policy, ServiceTls};
-use csp_tls::{Certificate, ClientTls, ServerTls, TlsVersion};
+use csp_tls::{Certificate, ServerTls, TlsVersion};
 use csp_types::{Duration, Instant};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::server::ProducesTickets;
@@ -150,7 +151,7 @@ impl Certificates {
     }
 
     /// Returns how the servers of a service with `servers.tls` are reached.
-    pub fn towards(&self, service: &str) -> Option<&ClientTls> {
+    pub fn towards(&self, service: &str) -> Option<&Towards> {
         self.servers.of(service)
     }
 

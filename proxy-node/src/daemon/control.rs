@@ -241,7 +241,7 @@ fn policy_check(
         modules.check(&planned)?;
         policy::flows::check(&planned, &node, &costs)?;
         Certificates::new(&certificates, secret.as_deref()).load(policy)?;
-        policy::HttpServices::default().of(policy, |_| 0)?;
+        policy::HttpServices::default().of(policy, (|_: &str| 0, |_: &csp_policy::Service| None))?;
         if policy.all_channels().all(|channel| channel.curve.is_none()) {
             return Ok(());
         }

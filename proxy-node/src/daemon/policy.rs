@@ -19,17 +19,18 @@ use csp_gateway::HttpService;
 use csp_planner::Planned;
 use csp_policy::{Channel, ChannelPort, Reach, TcpOptions};
 use csp_services::{ContextSpec, MessagesPolicy};
+use csp_tls::ClientTls;
 use csp_types::{Duration, NodeId};
 
 use crate::WorkerPolicy;
 use crate::core::{
-    AllDown, BacklogLimits, Balance, CheckSpec, ClientTls, EgressRule, HttpCheck, PoolServer, ProxyHeader,
-    Question, ServerHost, ServerOptions, ServiceSpec, ServiceTcp,
+    AllDown, BacklogLimits, Balance, CheckSpec, EgressRule, HttpCheck, PoolServer, ProxyHeader, Question,
+    ServerHost, ServerOptions, ServiceSpec, ServiceTcp,
 };
 
 use csp_wire::tls;
 
-use super::certificates::Certificates;
+use super::certificates::{Certificates, Towards};
 use super::curve_keys::KeyRing;
 use super::modules::Modules;
 use super::names::Names;
@@ -71,9 +72,13 @@ impl Numbers {
     }
 
     /// Returns the services of a policy whose HTTP is read.
-    fn http_services(&mut self, policy: &csp_policy::Policy) -> Vec<Arc<HttpService>> {
+    fn http_services(
+        &mut self,
+        policy: &csp_policy::Policy,
+        towards: impl Fn(&csp_policy::Service) -> Option<ClientTls>,
+    ) -> Vec<Arc<HttpService>> {
         let mut http = std::mem::take(&mut self.http);
-        let services = http.of(policy, |name| self.of(name));
+        let services = http.of(policy, (|name: &str| self.of(name), towards));
         self.http = http;
         services.unwrap_or_else(|fault| {
             tracing::error!(fault, "services with http are not served");
@@ -98,7 +103,8 @@ pub fn translate(
 ) -> WorkerPolicy {
     let policy = planned.policy();
     let mut reach = Reach::of(policy);
-    let http = numbers.http_services(policy);
+    let towards = |service: &csp_policy::Service| towards(service, names, certificates);
+    let http = numbers.http_services(policy, |service| towards(service).map(|tls| tls.calls));
     let mut service = |s: &csp_policy::Service| ServiceSpec {
         name: s.name.clone(),
         address: (s.vip, s.port).into(),
@@ -109,7 +115,7 @@ pub fn translate(
         tls: certificates.of(&s.name),
         handshakes_per_source: s.tls.as_ref().map_or(0, |tls| tls.handshakes_per_source),
         sni: sni::names(&s.sni),
-        servers: server_options(&s.servers, s.vip, towards(s, names, certificates)),
+        servers: server_options(&s.servers, s.vip, towards(s)),
         tcp: translate_tcp(&s.tcp),
         backlog: BacklogLimits {
             connections: s.backlog.connections as usize,
@@ -164,14 +170,16 @@ fn has_certificates(service: &csp_policy::Service, certificates: &Certificates) 
 }
 
 /// Returns how the servers of a service are reached over TLS, each by its name if it has one.
-fn towards(service: &csp_policy::Service, names: &Names, certificates: &Certificates) -> Option<ClientTls> {
+fn towards(service: &csp_policy::Service, names: &Names, certificates: &Certificates) -> Option<Towards> {
     service.servers.tls.as_ref()?;
-    let tls = certificates.towards(&service.name)?.clone();
+    let Towards { calls, http_checks } = certificates.towards(&service.name)?.clone();
     let named = service.pool.iter().filter_map(|server| Some((server.name.as_deref()?, server.port)));
     let addresses = named.flat_map(|(name, port)| {
         names.addresses(name).into_iter().map(move |address| ((address, port).into(), name))
     });
-    Some(tls.with_names(addresses))
+    let addresses: Vec<_> = addresses.collect();
+    let with_names = |tls: ClientTls| tls.with_names(addresses.iter().copied());
+    Some(Towards { calls: with_names(calls), http_checks: with_names(http_checks) })
 }
 
 /// Returns the services at the ports of a channel.
@@ -236,7 +244,7 @@ fn server(server: &csp_policy::Server, host: ServerHost) -> PoolServer {
     PoolServer { host, port, weight, connections_max, backup }
 }
 
-fn server_options(options: &csp_policy::ServerOptions, vip: IpAddr, tls: Option<ClientTls>) -> ServerOptions {
+fn server_options(options: &csp_policy::ServerOptions, vip: IpAddr, tls: Option<Towards>) -> ServerOptions {
     let header = match options.proxy_protocol {
         csp_policy::ProxyProtocol::Off => None,
         csp_policy::ProxyProtocol::V1 => Some(ProxyHeader::V1),
@@ -245,7 +253,10 @@ fn server_options(options: &csp_policy::ServerOptions, vip: IpAddr, tls: Option<
     let connect_timeout = Duration::from_millis(options.connect_timeout_ms.into());
     // What listens at another port is not what clients reach.
     let check = |check: &csp_policy::ServerCheck| CheckSpec {
-        tls: tls.clone().filter(|_| check.port.is_none()),
+        tls: tls.as_ref().filter(|_| check.port.is_none()).map(|tls| match check.http {
+            Some(_) => tls.http_checks.clone(),
+            None => tls.calls.clone(),
+        }),
         ..server_check(check, header, vip)
     };
     let check = options.check.as_ref().map(|of| Arc::new(check(of)));
@@ -258,7 +269,15 @@ fn server_options(options: &csp_policy::ServerOptions, vip: IpAddr, tls: Option<
         csp_policy::AllDown::Serve => AllDown::Serve,
     };
     let slow_start = Duration::from_millis(options.slow_start_ms.into());
-    ServerOptions { balance, all_down, slow_start, connect_timeout, header, check, tls }
+    ServerOptions {
+        balance,
+        all_down,
+        slow_start,
+        connect_timeout,
+        header,
+        check,
+        tls: tls.map(|tls| tls.calls),
+    }
 }
 
 fn server_check(check: &csp_policy::ServerCheck, header: Option<ProxyHeader>, vip: IpAddr) -> CheckSpec {

@@ -21,7 +21,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, Signatur
 
 use super::{Certificate, TlsVersion};
 
-use store::Store;
+pub(crate) use store::Store;
 
 /// Largest number of certificates of authorities: public ones are about 150.
 const AUTHORITIES_MAX: usize = 1_024;
@@ -70,6 +70,7 @@ pub enum ClientError {
 #[derive(Clone)]
 pub struct ClientTls {
     config: Arc<ClientConfig>,
+    sessions: Arc<Store>,
     name: Option<ServerName<'static>>,
     names: Arc<HashMap<SocketAddr, ServerName<'static>>>,
 }
@@ -89,6 +90,7 @@ impl ClientTls {
         };
         let unfit = |error: Error| ClientError::Provider(error.to_string());
         let verifier = verifier(&provider, options.trust)?;
+        let sessions = Arc::new(Store::new(Arc::clone(&time), !matches!(options.trust, Trust::Anybody)));
         let config = ClientConfig::builder_with_details(provider, time).with_protocol_versions(versions);
         let config = config.map_err(unfit)?.dangerous().with_custom_certificate_verifier(verifier);
         let mut config = match options.certificate {
@@ -99,10 +101,29 @@ impl ClientTls {
             }
         };
         config.alpn_protocols = options.protocol.iter().map(|name| name.as_bytes().to_vec()).collect();
-        config.resumption = Resumption::store(Arc::new(Store::default()));
+        config.resumption = resumption(&sessions);
         config.enable_early_data = false; // it can be replayed
         let name = options.name.map(server_name).transpose()?;
-        Ok(ClientTls { config: Arc::new(config), name, names: Arc::default() })
+        Ok(ClientTls { config: Arc::new(config), sessions, name, names: Arc::default() })
+    }
+
+    /// Returns the same for sessions in which no application protocol is asked for, such as checks over
+    /// HTTP/1.1 of servers that speak HTTP/2 with clients. They resume only each other's.
+    #[must_use]
+    pub fn without_protocol(&self) -> Self {
+        let sessions = Arc::new(self.sessions.empty());
+        let mut config = ClientConfig::clone(&self.config);
+        config.alpn_protocols.clear();
+        config.resumption = resumption(&sessions);
+        ClientTls { config: Arc::new(config), sessions, ..self.clone() }
+    }
+
+    /// Returns whether connections that were made with the other one may be used as those that are made with
+    /// this one: their servers were verified in the same way, and none has another name now.
+    #[must_use]
+    pub fn keeps(&self, other: &Self) -> bool {
+        let same = |(address, name)| other.names.get(address).is_none_or(|known| known == name);
+        Arc::ptr_eq(&self.config, &other.config) && self.name == other.name && self.names.iter().all(same)
     }
 
     /// Sets the names of servers by their addresses. One without a name, and one whose name is none of DNS,
@@ -117,6 +138,10 @@ impl ClientTls {
     pub(crate) fn name_of(&self, server: SocketAddr) -> ServerName<'static> {
         let name = self.name.as_ref().or_else(|| self.names.get(&server));
         name.cloned().unwrap_or_else(|| ServerName::IpAddress(server.ip().into()))
+    }
+
+    pub(crate) fn sessions(&self) -> &Arc<Store> {
+        &self.sessions
     }
 
     pub(crate) fn config(&self) -> Arc<ClientConfig> {
@@ -137,6 +162,10 @@ impl fmt::Debug for ClientTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientTls").field("name", &self.name).finish_non_exhaustive()
     }
+}
+
+fn resumption(sessions: &Arc<Store>) -> Resumption {
+    Resumption::store(Arc::clone(sessions) as Arc<_>)
 }
 
 fn server_name(name: &str) -> Result<ServerName<'static>, ClientError> {

@@ -6,9 +6,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
 use rustls::{Error, HandshakeKind};
 
+use super::client::Store;
 use super::engine::{Engine, Step};
 use super::{ClientIdentity, ClientTls, ClientVerifier, Failure, ServerTls};
 
@@ -67,6 +69,8 @@ pub struct Session {
     identity: Option<Arc<ClientIdentity>>,
     /// Whether the server must choose an application protocol.
     needs_protocol: bool,
+    /// Where sessions with servers of this name are kept, until the handshake is complete.
+    kept: Option<(Arc<Store>, ServerName<'static>)>,
 }
 
 impl Session {
@@ -83,9 +87,11 @@ impl Session {
     pub fn towards(tls: &ClientTls, server: SocketAddr) -> Option<Self> {
         let config = tls.config();
         let needs_protocol = !config.alpn_protocols.is_empty();
-        let connection = UnbufferedClientConnection::new(config, tls.name_of(server)).ok()?;
+        let name = tls.name_of(server);
+        let kept = Some((Arc::clone(tls.sessions()), name.clone()));
+        let connection = UnbufferedClientConnection::new(config, name).ok()?;
         let engine = Engine::Client(connection);
-        let mut session = Session { needs_protocol, ..Session::of(engine) };
+        let mut session = Session { needs_protocol, kept, ..Session::of(engine) };
         session.process();
         Some(session)
     }
@@ -110,6 +116,7 @@ impl Session {
             clients: None,
             identity: None,
             needs_protocol: false,
+            kept: None,
         }
     }
 }
@@ -269,7 +276,7 @@ impl Session {
         }
     }
 
-    /// Notes that the handshake is complete, unless the client's certificate is not what it should be.
+    /// Notes that the handshake is complete, unless the peer's certificate is not what it should be.
     fn handshake_done(&mut self) {
         if let Some(clients) = self.clients.take() {
             let chain = self.engine.peer_certificates();
@@ -284,6 +291,12 @@ impl Session {
                 Err(error) => self.failure = Some(Failure::Protocol(error)),
                 Ok(()) if unread => self.failure = Some(Failure::Unnamed),
                 Ok(()) => {}
+            }
+        }
+        if let Some((sessions, name)) = self.kept.take() {
+            let chain = self.engine.peer_certificates().unwrap_or_default();
+            if let Err(error) = sessions.established(name, chain, self.is_resumed()) {
+                self.failure.get_or_insert(Failure::Protocol(error));
             }
         }
         if !self.established && self.needs_protocol && self.engine.protocol().is_none() {

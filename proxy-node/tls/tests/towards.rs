@@ -5,13 +5,17 @@
 mod common;
 
 use std::net::SocketAddr;
+use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use csp_support::Random;
 use csp_tls::{
     Certificate, ClientError, ClientOptions, ClientTls, ClientVerifier, Failure, FailureClass, ServerTls,
     Session, TlsVersion, Trust,
 };
+
+use rustls::crypto::ring;
 
 use common::{Clock, NAME, provider};
 
@@ -237,6 +241,80 @@ fn sessions_are_resumed_also_by_servers_that_know_the_proxy() {
             }
         }
     }
+}
+
+/// A server may go on with a certificate that is too old, or have another one by now.
+#[test]
+fn nothing_is_resumed_once_the_certificate_has_expired() {
+    let authority = Authority::new();
+    let pem = authority.pem();
+    for least in [TlsVersion::Tls12, TlsVersion::Tls13] {
+        for (trust, expected) in [
+            (Trust::Authorities(&pem), Some(FailureClass::Expired)),
+            (Trust::Anybody, None), // verify: false
+        ] {
+            let clock = Clock::at(NOW - 3_600);
+            let of = ClientOptions { trust, least, ..options(&pem, Some(NAME)) };
+            let client = ClientTls::new((provider(), Arc::clone(&clock) as Arc<_>), &of).unwrap();
+            let (old, tickets) =
+                (authority.certificate(&[NAME], (2029, 2030)), ring::Ticketer::new().unwrap());
+            let with = |certificate: &Certificate| {
+                let (time, least) = ((provider(), Clock::at(NOW) as Arc<_>), TlsVersion::Tls12);
+                let tickets = Some(Arc::clone(&tickets));
+                ServerTls::with_clients(time, slice::from_ref(certificate), least, &[], tickets, None)
+                    .unwrap()
+            };
+            let run = |tls: &ServerTls| {
+                let mut pair = Pair::new(&client, tls, 8);
+                pair.run();
+                (pair.class(), pair.proxy().is_established() && pair.proxy().is_resumed())
+            };
+            assert_eq!([run(&with(&old)), run(&with(&old))], [(None, false), (None, true)]);
+            clock.0.store(NOW + 3_600, Ordering::Relaxed); // tickets are not too old
+            assert_eq!(run(&with(&old)), (expected, expected.is_none()), "{least:?}");
+            if expected.is_some() {
+                let renewed = authority.certificate(&[NAME], (2029, 2040));
+                assert_eq!([run(&with(&renewed)), run(&with(&renewed))], [(None, false), (None, true)]);
+            }
+        }
+    }
+}
+
+/// A check over HTTP/1.1 must not agree on HTTP/2.
+#[test]
+fn without_a_protocol_none_is_asked_for_and_the_rest_is_the_same() {
+    let authority = Authority::new();
+    let (pem, others) = (authority.pem(), Authority::new().pem());
+    let with = |pem: &[u8]| client(&ClientOptions { protocol: Some("h2"), ..options(pem, Some(NAME)) });
+    let tls = server(authority.certificate(&[NAME], (2029, 2031)), &["h2", "http/1.1"], None);
+    let (calls, checks) = (with(&pem), with(&pem).without_protocol());
+    for resumed in [false, true] {
+        for (client, expected) in [(&calls, Some(&b"h2"[..])), (&checks, None)] {
+            let mut pair = Pair::new(client, &tls, 9);
+            pair.run();
+            let proxy = pair.proxy();
+            assert_eq!((proxy.protocol(), proxy.is_resumed()), (expected, resumed));
+        }
+    }
+    let mut pair = Pair::new(&with(&others).without_protocol(), &tls, 9);
+    pair.run();
+    assert_eq!(pair.class(), Some(FailureClass::Untrusted));
+    assert!(calls.keeps(&calls.clone()) && !calls.keeps(&with(&pem)) && !calls.keeps(&checks));
+}
+
+/// Addresses come and go; connections to one that has another name now were verified for the one before.
+#[test]
+fn connections_are_kept_while_no_server_has_another_name() {
+    let authority = Authority::new();
+    let pem = authority.pem();
+    let made = client(&options(&pem, None));
+    let named = |names: &[(u8, &str)]| {
+        let names = names.iter().map(|(last, name)| (([10, 1, 2, *last], 443).into(), *name));
+        made.clone().with_names(names)
+    };
+    let first = named(&[(1, "a.csp.test"), (2, "b.csp.test")]);
+    assert!(named(&[(1, "a.csp.test"), (3, "c.csp.test")]).keeps(&first));
+    assert!(!named(&[(1, "b.csp.test")]).keeps(&first));
 }
 
 #[test]

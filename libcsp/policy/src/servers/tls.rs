@@ -1,11 +1,12 @@
 //! TLS from the proxies to the plain servers of a service.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 use csp_config::Problems;
 use serde::{Deserialize, Serialize};
 
-use super::name_fault;
+use super::{ServerHost, name_fault};
 use crate::tls::{TlsVersion, name_fault as file_fault};
 use crate::{Policy, Protocol, Service, Via};
 
@@ -111,6 +112,31 @@ impl Policy {
             )
         })
     }
+
+    /// Returns a warning for each server that two services name and reach in different ways: it is one member
+    /// for both, up or down.
+    pub(crate) fn servers_reached_twice(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let mut known: HashMap<(ServerHost, u16), &Service> = HashMap::new();
+        let proxied = self.services.iter().filter(|service| service.via == Via::Proxy);
+        for service in proxied {
+            for server in service.pool.iter().filter(|server| server.node.is_none()) {
+                let Some(host) = server.host() else { continue };
+                let first = *known.entry((host, server.port)).or_insert(service);
+                if first.servers.tls != service.servers.tls {
+                    let place = server.name.clone().or(server.address.map(|address| address.to_string()));
+                    warnings.push(format!(
+                        "services {} and {} have the server {} port {} with different servers.tls: it is down for both when it cannot be reached by one",
+                        first.name,
+                        service.name,
+                        place.unwrap_or_default(),
+                        server.port
+                    ));
+                }
+            }
+        }
+        warnings
+    }
 }
 
 #[cfg(test)]
@@ -147,6 +173,21 @@ egress: [{address: 10.76.0.120, destinations: [10.1.0.0/16]}]
         );
         let least = Policy::parse_yaml(&least, "p.yaml").expect("it is right");
         assert!(least.to_json().contains(r#""tls":{}"#));
+    }
+
+    #[test]
+    fn a_server_of_two_services_with_different_tls_is_a_warning() {
+        let other = "    pool: [{address: 10.1.2.3, port: 8443}, {name: b.example, port: 8444}]\n";
+        let with = |servers: &str| {
+            let other =
+                format!("  - name: other\n    vip: 10.76.0.100\n    port: 81\n{other}{servers}egress:");
+            Policy::parse_yaml(&POLICY.replace("egress:", &other), "p.yaml").expect("it is right").warnings()
+        };
+        let expected = "services web and other have the server 10.1.2.3 port 8443 with different servers.tls: it is down for both when it cannot be reached by one";
+        assert_eq!(with(""), [expected]);
+        assert_eq!(with("    servers: {tls: {authority: internal}}\n"), [expected]);
+        let same = "    servers:\n      tls: {name: web.internal, authority: internal, certificate: proxy, min_version: '1.3'}\n";
+        assert_eq!(with(same), [""; 0]);
     }
 
     #[test]

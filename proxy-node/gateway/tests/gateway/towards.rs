@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use csp_gateway::HttpService;
 use csp_gateway::spec::{MemberHttp2, ServiceConfig};
 use csp_http2::{Event, Limits, ServerConnection};
 use csp_proxy_core::{
@@ -68,6 +69,29 @@ fn requests_pass_on_a_kept_connection() {
     h.send(1_000, format!("PUT /b HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}", body.len()));
     assert!(hears(&mut h).ends_with(&body));
     assert_eq!(h.w.server(1).accepted.len(), 2, "only what cannot be sent again gets a fresh one");
+    h.assert_no_leak();
+}
+
+/// Its server was verified by what no longer holds, such as an authority that is withdrawn.
+#[test]
+fn a_kept_connection_serves_no_request_once_members_are_reached_in_another_way() {
+    let mut h = before(service(), &[], None);
+    h.w.connect(1_000);
+    let round = |h: &mut Http| {
+        h.send(1_000, GET);
+        says(h, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+        assert!(h.reads(1_000).ends_with("\r\n\r\nhello"));
+        h.w.server(1).accepted.len()
+    };
+    assert_eq!([round(&mut h), round(&mut h)], [1, 1]);
+    for (reached, expected) in [(0, 1), (1, 2), (1, 2)] {
+        let mut changed = HttpService::new(service()).unwrap();
+        changed.reached = reached;
+        let now = h.w.now;
+        h.gateway().set_services(now, vec![Arc::new(changed)]);
+        h.w.settle();
+        assert_eq!(round(&mut h), expected);
+    }
     h.assert_no_leak();
 }
 

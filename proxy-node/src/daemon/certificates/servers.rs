@@ -36,11 +36,20 @@ struct Source {
     certificate: Option<[Option<Stamp>; 2]>,
 }
 
+/// How the servers of a service are reached.
+#[derive(Clone)]
+pub struct Towards {
+    /// For clients.
+    pub calls: ClientTls,
+    /// For checks that ask over HTTP/1.1: without HTTP/2 in the handshake.
+    pub http_checks: ClientTls,
+}
+
 /// How the servers of the policy in force are reached.
 #[derive(Default)]
 pub(super) struct Servers {
     /// By the service's name.
-    made: HashMap<String, (Source, ClientTls)>,
+    made: HashMap<String, (Source, Towards)>,
     /// The files of authorities at the last try, usable or not.
     tried: HashMap<PathBuf, Option<Stamp>>,
 }
@@ -71,7 +80,7 @@ impl Servers {
     }
 
     /// Returns how the servers of a service are reached.
-    pub(super) fn of(&self, service: &str) -> Option<&ClientTls> {
+    pub(super) fn of(&self, service: &str) -> Option<&Towards> {
         self.made.get(service).map(|(_, tls)| tls)
     }
 
@@ -114,8 +123,10 @@ impl Servers {
         if self.made.get(service).is_some_and(|(former, _)| *former == source) {
             return Ok(());
         }
-        let tls = client(provider, (options, http2), file.as_deref(), own.map(|loaded| &loaded.certificate))?;
-        self.made.insert(service.to_owned(), (source, tls));
+        let own = own.map(|loaded| &loaded.certificate);
+        let calls = client(provider, (options, http2), file.as_deref(), own)?;
+        let http_checks = if http2 { calls.without_protocol() } else { calls.clone() };
+        self.made.insert(service.to_owned(), (source, Towards { calls, http_checks }));
         Ok(())
     }
 }

@@ -62,6 +62,24 @@ fn what_demands_less_of_clients_does_not_stay_in_use() {
     assert!(certificates.has("web"));
 }
 
+/// A check over HTTP/1.1 of a server with which HTTP/2 was agreed would fail.
+#[test]
+fn checks_over_http_do_not_agree_on_http2() {
+    let folder = Folder::new();
+    let mut certificates = Certificates::new(&folder.0, None);
+    for http2 in [false, true] {
+        let mut policy = policy("{certificates: [a]}");
+        policy.services[0].servers.http2 = http2;
+        policy.services[0].servers.tls = Some(csp_policy::ServersTls { verify: false, ..Default::default() });
+        certificates.load(&policy).unwrap();
+        let towards = certificates.towards("web").unwrap().clone();
+        assert_eq!(towards.calls != towards.http_checks, http2);
+        certificates.load(&policy).unwrap();
+        let again = certificates.towards("web").unwrap();
+        assert!(again.calls == towards.calls && again.http_checks == towards.http_checks, "not made anew");
+    }
+}
+
 #[test]
 fn a_file_that_is_too_long_is_refused() {
     let folder = Folder::new();

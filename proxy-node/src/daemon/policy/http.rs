@@ -21,6 +21,7 @@ use csp_policy::{
     Cache, CacheQuery, CertificateField, Http, HttpLimits, OriginField, Respond, Route, RouteAction, Service,
     UpstreamReuse,
 };
+use csp_tls::ClientTls;
 use csp_types::Duration;
 
 use crate::LocalServices;
@@ -31,11 +32,16 @@ const BODY_LEN_MAX: u64 = 1 << 40;
 /// What a service was made of: what the policy says of it, of how many requests one is recorded, and which
 /// services speak HTTP/2 to which it leads.
 type Source = (Service, Option<u32>, Vec<Arc<str>>);
+/// How the servers are reached over TLS of each service to which one leads.
+type Reached = Vec<OfTarget>;
+type OfTarget = (String, Option<ClientTls>);
 
 /// The services of the policy in force. One that has not changed is not compiled again.
 #[derive(Debug, Default)]
 pub struct HttpServices {
-    known: HashMap<String, (Source, Arc<HttpService>)>,
+    known: HashMap<String, (Source, Reached, Arc<HttpService>)>,
+    /// Number of times that servers of one were to be reached in another way.
+    changes: u64,
     /// Whether requests are recorded at this node.
     logs: bool,
     /// Of the hashes of filters' keys; random, so that no client knows it.
@@ -45,17 +51,18 @@ pub struct HttpServices {
 impl HttpServices {
     /// None yet. `logs`: whether requests are recorded at this node.
     pub fn new(logs: bool) -> Self {
-        HttpServices { known: HashMap::new(), logs, secret: rand::random() }
+        HttpServices { logs, secret: rand::random(), ..HttpServices::default() }
     }
 
-    /// Returns the services of a policy; `number` gives each its number among local services of its kind.
+    /// Returns the services of a policy; `number` gives each its number among local services of its kind,
+    /// and `towards` says how the servers of one are reached over TLS.
     ///
     /// # Errors
     /// What of which service is wrong.
     pub fn of(
         &mut self,
         policy: &csp_policy::Policy,
-        mut number: impl FnMut(&str) -> u32,
+        (mut number_of, towards): (impl FnMut(&str) -> u32, impl Fn(&Service) -> Option<ClientTls>),
     ) -> Result<Vec<Arc<HttpService>>, String> {
         let mut services = HashMap::new();
         for (service, http) in policy.http_services() {
@@ -63,25 +70,64 @@ impl HttpServices {
             let sample = log.map(|log| log.sample(&service.name));
             let targets = speaking_http2(policy, http);
             let source = (service.clone(), sample, targets.clone());
-            let made = match self.known.remove(&service.name).filter(|(known, _)| *known == source) {
-                Some((_, made)) => made,
+            let towards = reached(policy, http, &towards);
+            let former = self.known.remove(&service.name);
+            let number = match &former {
+                Some((_, known, made)) if keeps(&towards, known) => made.reached,
+                _ => {
+                    self.changes += 1;
+                    self.changes
+                }
+            };
+            let made = match former.filter(|(known, ..)| *known == source) {
+                Some((.., made)) if made.reached == number => made,
+                Some((.., made)) => reached_as(HttpService::clone(&made), number),
                 None => {
                     let member_http2 = MemberHttp2 { services: targets, ..MemberHttp2::default() };
-                    let config = config(service, http, number(&service.name));
+                    let config = config(service, http, number_of(&service.name));
                     let made = HttpService::new(ServiceConfig {
                         log: sample,
                         member_http2,
                         secret: self.secret,
                         ..config
                     });
-                    Arc::new(made.map_err(|error: ConfigError| format!("service {}: {error}", service.name))?)
+                    let wrong = |error: ConfigError| format!("service {}: {error}", service.name);
+                    reached_as(made.map_err(wrong)?, number)
                 }
             };
-            services.insert(service.name.clone(), (source, made));
+            services.insert(service.name.clone(), (source, towards, made));
         }
         self.known = services;
-        Ok(self.known.values().map(|(_, made)| Arc::clone(made)).collect())
+        Ok(self.known.values().map(|(.., made)| Arc::clone(made)).collect())
     }
+}
+
+fn reached_as(mut service: HttpService, reached: u64) -> Arc<HttpService> {
+    service.reached = reached;
+    Arc::new(service)
+}
+
+/// Returns how the servers are reached of the services to which routes lead.
+fn reached(
+    policy: &csp_policy::Policy,
+    http: &Http,
+    towards: impl Fn(&Service) -> Option<ClientTls>,
+) -> Reached {
+    let named = policy.services.iter().filter(|service| http.targets().any(|name| name == service.name));
+    named.map(|service| (service.name.clone(), towards(service))).collect()
+}
+
+/// Returns whether connections to servers that were reached as `known` may be used further.
+fn keeps(wanted: &Reached, known: &Reached) -> bool {
+    let same = |((name, tls), (other, before)): (&OfTarget, &OfTarget)| {
+        name == other
+            && match (tls, before) {
+                (None, None) => true,
+                (Some(tls), Some(before)) => tls.keeps(before),
+                _ => false,
+            }
+    };
+    wanted.len() == known.len() && wanted.iter().zip(known).all(same)
 }
 
 /// Returns the services to which routes lead and whose servers speak HTTP/2.
@@ -243,4 +289,42 @@ fn answer(respond: &Respond) -> Action {
         false => "text/plain; charset=utf-8".to_owned(),
     });
     Action::Answer { status: respond.status, body: respond.body.as_bytes().into(), content_type: kind.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use csp_tls::{ClientOptions, TlsVersion, Trust};
+    use rustls::crypto::ring;
+    use rustls::time_provider::DefaultTimeProvider;
+
+    use super::*;
+
+    const POLICY: &str = "apiVersion: csp/v1
+services:
+  - {name: web, vip: 10.76.0.100, port: 80, http: {routes: [{name: all, to: [{service: behind}]}]}}
+  - {name: behind, pool: [{address: 10.1.2.3, port: 8443}], servers: {tls: {verify: false}}}
+egress: [{address: 10.76.0.120, destinations: [10.1.0.0/16]}]
+";
+
+    /// Connections that were verified by former settings must serve no more requests.
+    #[test]
+    fn a_service_has_another_number_once_its_servers_are_reached_in_another_way() {
+        let policy = csp_policy::Policy::parse_yaml(POLICY, "p.yaml").unwrap();
+        let tls = || {
+            let with = (Arc::new(ring::default_provider()), Arc::new(DefaultTimeProvider) as Arc<_>);
+            let (trust, least) = (Trust::Anybody, TlsVersion::Tls12);
+            let options = ClientOptions { trust, certificate: None, least, protocol: None, name: None };
+            ClientTls::new(with, &options).unwrap()
+        };
+        let (first, second) = (tls(), tls());
+        let mut services = HttpServices::new(false);
+        let mut of = |tls: Option<&ClientTls>| {
+            let towards = |of: &Service| tls.filter(|_| of.name == "behind").cloned();
+            services.of(&policy, (|_: &str| 0, towards)).unwrap()[0].clone()
+        };
+        let (one, same, other, none) = (of(Some(&first)), of(Some(&first)), of(Some(&second)), of(None));
+        assert!(Arc::ptr_eq(&one, &same));
+        assert!(one.reached != other.reached && other.reached != none.reached);
+        assert!(one.reached != none.reached && of(None).reached == none.reached);
+    }
 }

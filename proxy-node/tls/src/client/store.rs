@@ -1,12 +1,19 @@
 //! Sessions with servers that can be resumed: rustls' own store needs its feature `std`, which no pure crate
 //! has.
+//!
+//! A session that is resumed is not verified by rustls again. Of what a verification depends on only the time
+//! changes, since other authorities get another store. So nothing is resumed any more when the first
+//! certificate of a chain has expired by which a server of that name was verified.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustls::NamedGroup;
 use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::time_provider::TimeProvider;
+use rustls::{CertificateError, Error, NamedGroup};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 /// Number of servers' names; those that came first make room.
 const NAMES_MAX: usize = 256;
@@ -16,6 +23,8 @@ const TICKETS_MAX: usize = 8;
 /// What is known of the servers of one name.
 #[derive(Debug, Default)]
 struct Known {
+    /// Until when sessions are resumed, in seconds since 1970; `None` before the first handshake.
+    until: Option<u64>,
     group: Option<NamedGroup>,
     tls12: Option<Tls12ClientSessionValue>,
     tickets: VecDeque<Tls13ClientSessionValue>,
@@ -29,12 +38,65 @@ struct Names {
 }
 
 /// A store that workers share.
-#[derive(Debug, Default)]
-pub(super) struct Store(Mutex<Names>);
+pub(crate) struct Store {
+    names: Mutex<Names>,
+    time: Arc<dyn TimeProvider>,
+    /// Whether certificates are verified, so that they can be too old.
+    verifies: bool,
+}
 
 impl Store {
+    pub(super) fn new(time: Arc<dyn TimeProvider>, verifies: bool) -> Self {
+        Store { names: Mutex::default(), time, verifies }
+    }
+
+    /// Returns an empty one.
+    pub(super) fn empty(&self) -> Self {
+        Store::new(Arc::clone(&self.time), self.verifies)
+    }
+
+    /// Records that a handshake with a server of this name is complete, whose chain was verified, or was when
+    /// the session began that this one `resumed`.
+    ///
+    /// # Errors
+    /// If a certificate of the resumed session's has expired since. Nothing is resumed after that.
+    pub(crate) fn established(
+        &self,
+        name: ServerName<'static>,
+        chain: &[CertificateDer<'_>],
+        resumed: bool,
+    ) -> Result<(), Error> {
+        let until = if self.verifies { until(chain) } else { u64::MAX };
+        if until > self.now() {
+            self.change(name, |known| known.until = Some(known.until.map_or(until, |at| at.min(until))));
+            return Ok(());
+        }
+        self.change(name, |known| *known = Known::default());
+        match resumed {
+            true => Err(Error::InvalidCertificate(CertificateError::Expired)),
+            false => Ok(()), // it was verified, and is just too old for another time
+        }
+    }
+
+    /// Returns what is known of a name whose sessions may be resumed now.
+    fn resumable<T>(&self, name: &ServerName<'_>, take: impl FnOnce(&mut Known) -> Option<T>) -> Option<T> {
+        let now = self.now();
+        let mut names = self.names();
+        let known = names.known.get_mut(&name.to_owned())?;
+        if known.until.is_some_and(|until| until <= now) {
+            *known = Known::default();
+        }
+        known.until?;
+        take(known)
+    }
+
+    /// A clock that fails resumes nothing.
+    fn now(&self) -> u64 {
+        self.time.current_time().map_or(u64::MAX, |time| time.as_secs())
+    }
+
     fn names(&self) -> MutexGuard<'_, Names> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn change(&self, name: ServerName<'static>, change: impl FnOnce(&mut Known)) {
@@ -51,6 +113,23 @@ impl Store {
     }
 }
 
+impl fmt::Debug for Store {
+    /// Without sessions.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("verifies", &self.verifies).finish_non_exhaustive()
+    }
+}
+
+/// Returns until when the first of these certificates is valid, in seconds since 1970. One that cannot be read
+/// is never valid.
+fn until(chain: &[CertificateDer<'_>]) -> u64 {
+    let of = |certificate: &CertificateDer<'_>| {
+        let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+        u64::try_from(parsed.validity().not_after.timestamp()).ok()
+    };
+    chain.iter().map(|certificate| of(certificate).unwrap_or(0)).min().unwrap_or(0)
+}
+
 impl ClientSessionStore for Store {
     fn set_kx_hint(&self, name: ServerName<'static>, group: NamedGroup) {
         self.change(name, |known| known.group = Some(group));
@@ -65,7 +144,7 @@ impl ClientSessionStore for Store {
     }
 
     fn tls12_session(&self, name: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
-        self.names().known.get(&name.to_owned())?.tls12.clone()
+        self.resumable(name, |known| known.tls12.clone())
     }
 
     fn remove_tls12_session(&self, name: &ServerName<'static>) {
@@ -84,6 +163,6 @@ impl ClientSessionStore for Store {
     }
 
     fn take_tls13_ticket(&self, name: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
-        self.names().known.get_mut(name)?.tickets.pop_back()
+        self.resumable(name, |known| known.tickets.pop_back())
     }
 }
