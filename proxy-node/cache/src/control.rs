@@ -58,6 +58,26 @@ fn directives(fields: Fields<'_>) -> impl Iterator<Item = (&[u8], Option<&[u8]>)
     })
 }
 
+/// Returns whether what is said cannot be known: too many directives, or a quoted string without an end.
+fn is_unclear(fields: Fields<'_>) -> bool {
+    let mut all = fields.values(b"cache-control");
+    all.clone().flat_map(elements).nth(DIRECTIVES_MAX).is_some() || all.any(|value| !ends_outside(value))
+}
+
+/// Returns whether all quoted strings of a value have an end.
+fn ends_outside(value: &[u8]) -> bool {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    for byte in value {
+        match (*byte, is_quoted) {
+            _ if is_escaped => is_escaped = false,
+            (b'\\', true) => is_escaped = true,
+            (b'"', _) => is_quoted = !is_quoted,
+            _ => {}
+        }
+    }
+    !is_quoted
+}
+
 /// Sets a time: the shortest one counts, and one that cannot be read is 0 (RFC 9111 §4.2.1).
 fn shorten(time: &mut Option<u64>, value: Option<&[u8]>) {
     let value = value.and_then(seconds).unwrap_or(0);
@@ -67,7 +87,7 @@ fn shorten(time: &mut Option<u64>, value: Option<&[u8]>) {
 impl ResponseControl {
     /// Reads the fields of a response.
     pub fn of(fields: Fields<'_>) -> Self {
-        let mut control = ResponseControl::default();
+        let mut control = ResponseControl { no_store: is_unclear(fields), ..ResponseControl::default() };
         for (name, value) in directives(fields) {
             let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
             match () {
@@ -140,6 +160,11 @@ mod tests {
         assert_eq!((all.max_age, all.s_maxage, all.stale_if_error), (Some(60), Some(30), Some(5)));
         assert!(response("private=\"set-cookie, x\", no-cache=\"a,b\"").private);
         assert!(!response("x=\"no-store, private\"").no_store);
+        // What cannot be known is not stored.
+        assert!(response("x=\"y, private, max-age=60").no_store);
+        assert!(!response("x=\"\\\"\", max-age=60").no_store);
+        assert!(response(&format!("{}private", "x,".repeat(64))).no_store);
+        assert!(!response(&"x,".repeat(64)).no_store);
         // What cannot be read, or is there twice, is the shorter time.
         for (value, expected) in [
             ("max-age", 0),

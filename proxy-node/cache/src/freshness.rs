@@ -78,6 +78,11 @@ impl Times {
         self.age(now).saturating_sub(self.lifetime)
     }
 
+    /// Returns whether it could be served without a validation when it came.
+    pub(crate) fn is_ever_of_use(&self) -> bool {
+        self.lifetime.saturating_add(self.while_revalidate) > self.initial_age
+    }
+
     /// Returns whether a request takes it as fresh, whose `Cache-Control` is `control`; `None`: that does not
     /// count.
     pub fn satisfies(&self, now: u64, control: Option<&RequestControl>, must_revalidate: bool) -> bool {

@@ -57,16 +57,7 @@ pub fn write(key: &mut Vec<u8>, parts: &Parts<'_>, query: &QueryKey) {
     key.push(0);
     key.extend_from_slice(parts.path);
     let Some(text) = parts.query else { return key.push(0) };
-    let counts = |parameter: &[u8]| {
-        let end = parameter.iter().position(|byte| *byte == b'=').unwrap_or(parameter.len());
-        let has = |names: &[Box<str>]| names.iter().any(|name| name.as_bytes() == &parameter[..end]);
-        match query {
-            QueryKey::All => true,
-            QueryKey::Nothing => false,
-            QueryKey::Only(names) => has(names),
-            QueryKey::Without(names) => !has(names),
-        }
-    };
+    let counts = |parameter: &[u8]| counts(parameter, query);
     if *query == QueryKey::All {
         key.push(b'?');
         key.extend_from_slice(text);
@@ -79,7 +70,25 @@ pub fn write(key: &mut Vec<u8>, parts: &Parts<'_>, query: &QueryKey) {
     key.push(0);
 }
 
-/// Appends the values of a field.
+/// Returns whether a parameter counts. One that some servers read as another than it looks always does,
+/// unless none does: otherwise one client could choose what others get.
+fn counts(parameter: &[u8], query: &QueryKey) -> bool {
+    let end = parameter.iter().position(|byte| *byte == b'=').unwrap_or(parameter.len());
+    let name = &parameter[..end];
+    let is_two = parameter.contains(&b';');
+    let is_odd =
+        || name.iter().any(|byte| matches!(byte, b'%' | b'+' | b'[' | b'.') || !byte.is_ascii_graphic());
+    match query {
+        QueryKey::All => true,
+        QueryKey::Nothing => false,
+        QueryKey::Only(names) => {
+            is_two || is_odd() || names.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name))
+        }
+        QueryKey::Without(names) => is_two || !names.iter().any(|known| known.as_bytes() == name),
+    }
+}
+
+/// Appends the values of a field. No value can have the byte before each.
 pub fn add(key: &mut Vec<u8>, name: &str, fields: Fields<'_>) {
     let mut values = fields.values(name.as_bytes()).peekable();
     if values.peek().is_none() {
@@ -87,9 +96,17 @@ pub fn add(key: &mut Vec<u8>, name: &str, fields: Fields<'_>) {
     }
     key.extend(name.bytes().map(|byte| byte.to_ascii_lowercase()));
     for value in values {
-        key.push(b' ');
+        key.push(b'\n');
         key.extend_from_slice(value);
     }
+    key.push(0);
+}
+
+/// Appends one field.
+pub fn add_one(key: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    key.extend(name.iter().map(u8::to_ascii_lowercase));
+    key.push(b'\n');
+    key.extend_from_slice(value);
     key.push(0);
 }
 
@@ -128,6 +145,17 @@ mod tests {
         assert_eq!(of(Some("b=1&a"), &QueryKey::Nothing), "/x");
         assert_eq!(of(Some("b=1&a&c=2"), &QueryKey::Only(names(&["a", "c"]))), "/x?a&c=2");
         assert_eq!(of(Some("b=1&utm=1&c=2"), &QueryKey::Without(names(&["utm", "b"]))), "/x?c=2");
+        // What some servers take for a parameter that counts.
+        for odd in ["%61=1", "A=1", "b=1;a=2", "a[]=1", "x%00=1", "+a=1", "a.b=1"] {
+            assert_eq!(of(Some(&format!("b=1&{odd}")), &QueryKey::Only(names(&["a"]))), format!("/x?{odd}"));
+        }
+        for odd in ["utm=1;a=2", "%75tm=1", "a=1"] {
+            assert_eq!(
+                of(Some(&format!("utm=1&{odd}")), &QueryKey::Without(names(&["utm"]))),
+                format!("/x?{odd}")
+            );
+        }
+        assert_eq!(of(Some("utm.x=1&a"), &QueryKey::Without(names(&["utm.x"]))), "/x?a");
     }
 
     #[test]
@@ -143,7 +171,7 @@ mod tests {
             ["X", "Y"].iter().for_each(|name| add(&mut key, name, Fields::of_head(head.as_bytes())));
             key
         };
-        let all = ["", "X: 1", "Y: 1", "X:", "X: 1\r\nY: 1", "X: 1\r\nX: 1", "X: 2"].map(key);
+        let all = ["", "X: 1", "Y: 1", "X:", "X: 1\r\nY: 1", "X: 1\r\nX: 1", "X: 1 1", "X: 2"].map(key);
         for (at, one) in all.iter().enumerate() {
             assert!(!all[..at].contains(one));
         }

@@ -1,7 +1,7 @@
 //! A stored response: immutable, shared by whoever serves it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::control::ResponseControl;
 use crate::fields::{Fields, elements};
@@ -14,6 +14,10 @@ const OVERHEAD: usize = 512;
 const TAGS: [&[u8]; 2] = [b"cache-tag", b"surrogate-key"];
 /// Longest tags of an object in bytes; a response with longer ones is not stored.
 const TAGS_LEN_MAX: usize = 16 << 10;
+/// Most fields of a response that is stored, and its longest head in bytes: so that it can be read again as
+/// strictly as responses of servers are, with what the proxy adds.
+const FIELDS_MAX: usize = 120;
+const HEAD_LEN_MAX: usize = 60_000;
 /// Greatest number of uses that eviction distinguishes.
 const USES_MAX: u8 = 3;
 
@@ -42,6 +46,9 @@ impl Draft {
         (identity, rules, keeps_tags): (Identity, &Rules, bool),
     ) -> Result<Draft, Unstored> {
         let fields = Fields::of_head(head);
+        if fields.count() > FIELDS_MAX || head.len() > HEAD_LEN_MAX {
+            return Err(Unstored::Control);
+        }
         let (times, control) = storable((status, fields), (now, delay), identity, rules)?;
         let chosen = Chosen::of(fields, request).ok_or(Unstored::Vary)?;
         let mut tags = Vec::new();
@@ -84,6 +91,28 @@ fn without(head: &[u8], drops: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     out
 }
 
+/// The body of a stored response. It counts for as long as anybody has it: also a client that reads slowly
+/// what was evicted meanwhile.
+#[derive(Debug)]
+pub(crate) struct Body {
+    bytes: Vec<u8>,
+    held: Arc<AtomicUsize>,
+}
+
+impl Body {
+    /// Creates a body that counts in `held`.
+    pub(crate) fn new(bytes: Vec<u8>, held: &Arc<AtomicUsize>) -> Arc<Body> {
+        held.fetch_add(bytes.capacity(), Ordering::Relaxed);
+        Arc::new(Body { bytes, held: Arc::clone(held) })
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        self.held.fetch_sub(self.bytes.capacity(), Ordering::Relaxed);
+    }
+}
+
 /// A stored response.
 #[derive(Debug)]
 pub struct Object {
@@ -92,7 +121,7 @@ pub struct Object {
     status: u16,
     /// Status line and fields, with `Content-Length` where the status permits it, and an empty line.
     head: Box<[u8]>,
-    body: Arc<Vec<u8>>,
+    body: Arc<Body>,
     times: Times,
     control: ResponseControl,
     pub(crate) chosen: Chosen,
@@ -101,10 +130,10 @@ pub struct Object {
 }
 
 impl Object {
-    pub(crate) fn new(id: u64, key: Arc<[u8]>, draft: Draft, body: Arc<Vec<u8>>) -> Object {
+    pub(crate) fn new(id: u64, key: Arc<[u8]>, draft: Draft, body: Arc<Body>) -> Object {
         let Draft { status, mut head, times, control, chosen, tags } = draft;
         if !matches!(status, 204 | 304) {
-            head.extend_from_slice(format!("Content-Length: {}\r\n", body.len()).as_bytes());
+            head.extend_from_slice(format!("Content-Length: {}\r\n", body.bytes.len()).as_bytes());
         }
         head.extend_from_slice(b"\r\n");
         let head = head.into_boxed_slice();
@@ -156,7 +185,7 @@ impl Object {
         Ok(draft)
     }
 
-    pub(crate) fn shared_body(&self) -> Arc<Vec<u8>> {
+    pub(crate) fn shared_body(&self) -> Arc<Body> {
         Arc::clone(&self.body)
     }
 
@@ -183,7 +212,7 @@ impl Object {
 
     /// Returns the body.
     pub fn body(&self) -> &[u8] {
-        &self.body
+        &self.body.bytes
     }
 
     /// Returns for how long it may be used.
@@ -211,7 +240,7 @@ impl Object {
         OVERHEAD
             + 2 * self.key.len()
             + self.head.len()
-            + self.body.capacity()
+            + self.body.bytes.capacity()
             + self.chosen.len()
             + self.tags.len()
     }

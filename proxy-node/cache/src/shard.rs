@@ -21,8 +21,10 @@ use crate::store::VARIANTS_MAX;
 const GHOSTS_MAX: usize = 1_024;
 /// Keys of a shard that are remembered as not storable.
 const PASSES_MAX: usize = 128;
+/// Most objects that have another turn before one is evicted.
+const TURNS_MAX: usize = 256;
 /// Invalidations that are remembered, for fills that began before.
-const INVALIDATIONS_MAX: usize = 64;
+const INVALIDATIONS_MAX: usize = 2_048;
 
 /// What is known of a key.
 #[derive(Debug, Default)]
@@ -31,13 +33,11 @@ pub(crate) struct Entry {
     pub(crate) variants: Vec<Arc<Object>>,
     /// The request to the server for which others wait: its number, and when it began in milliseconds.
     pub(crate) fill: Option<(u64, u64)>,
-    /// Until then, in milliseconds, requests do not wait for each other: the response was not stored.
-    pub(crate) pass_until: u64,
 }
 
 impl Entry {
     fn is_empty(&self) -> bool {
-        self.variants.is_empty() && self.fill.is_none() && self.pass_until == 0
+        self.variants.is_empty() && self.fill.is_none()
     }
 }
 
@@ -52,7 +52,10 @@ pub(crate) struct Shard {
     bytes: [usize; 2],
     ghosts: VecDeque<u64>,
     ghost_set: HashSet<u64>,
-    passes: VecDeque<(u64, Arc<[u8]>)>,
+    /// Hashes of keys whose responses were not stored, and until when, in milliseconds, requests for them do
+    /// not wait for each other; the same in the order of time.
+    pass_until: HashMap<u64, u64>,
+    passes: VecDeque<(u64, u64)>,
     /// Hashes of keys that were invalidated last, and how many there were.
     invalidated: (VecDeque<u64>, u64),
 }
@@ -67,6 +70,7 @@ impl Shard {
             bytes: [0; 2],
             ghosts: VecDeque::new(),
             ghost_set: HashSet::new(),
+            pass_until: HashMap::new(),
             passes: VecDeque::new(),
             invalidated: Default::default(),
         }
@@ -105,15 +109,20 @@ impl Shard {
         (freed, ids.len())
     }
 
-    /// Inserts an object in front of its variants. Returns the memory that is free by what it replaces.
-    pub(crate) fn insert(&mut self, object: &Arc<Object>, hash: u64) -> usize {
+    /// Inserts an object in front of its variants. Returns the memory that is free by what it replaces. `now`
+    /// in seconds since 1970.
+    pub(crate) fn insert(&mut self, object: &Arc<Object>, hash: u64, now: u64) -> usize {
+        self.pass_until.remove(&hash);
         let entry = self.entries.entry(Arc::clone(&object.key)).or_default();
-        entry.pass_until = 0;
         let mut gone: Vec<u64> = Vec::new();
         gone.extend(entry.variants.iter().filter(|old| old.chosen == object.chosen).map(|old| old.id));
         entry.variants.retain(|old| old.chosen != object.chosen);
         entry.variants.insert(0, Arc::clone(object));
-        gone.extend(entry.variants.iter().skip(VARIANTS_MAX).map(|old| old.id));
+        if entry.variants.len() > VARIANTS_MAX {
+            // What nobody uses goes first, so that odd requests do not push out what others use.
+            let worth = |old: &&Arc<Object>| (old.times().fresh_for(now).is_some(), old.uses());
+            gone.extend(entry.variants.iter().skip(1).rev().min_by_key(worth).map(|old| old.id));
+        }
         let is_main = self.ghost_set.remove(&hash);
         self.objects.insert(object.id, (Arc::clone(object), is_main));
         self.bytes[usize::from(is_main)] += object.size();
@@ -145,21 +154,29 @@ impl Shard {
         }
     }
 
-    /// Remembers that responses of a key are not stored.
-    pub(crate) fn pass(&mut self, key: &Arc<[u8]>, now: u64, until: u64) {
-        self.entries.entry(Arc::clone(key)).or_default().pass_until = until;
-        self.passes.push_back((until, Arc::clone(key)));
-        while let Some((_, key)) =
+    /// Returns whether requests for a key do not wait for each other.
+    pub(crate) fn passes(&self, hash: u64, now: u64) -> bool {
+        self.pass_until.get(&hash).is_some_and(|until| *until > now)
+    }
+
+    /// Remembers that responses of a key are not stored. What is in force stays as it is.
+    pub(crate) fn pass(&mut self, hash: u64, now: u64, until: u64) {
+        if self.passes(hash, now) {
+            return;
+        }
+        self.pass_until.insert(hash, until);
+        self.passes.push_back((until, hash));
+        while let Some((until, hash)) =
             self.passes.pop_front_if(|(until, _)| *until <= now).or_else(|| self.beyond())
         {
-            if let Some(entry) = self.entries.get_mut(&key) {
-                entry.pass_until = 0;
+            // A later one of the same key may be in force.
+            if self.pass_until.get(&hash) == Some(&until) {
+                self.pass_until.remove(&hash);
             }
-            self.tidy(&key);
         }
     }
 
-    fn beyond(&mut self) -> Option<(u64, Arc<[u8]>)> {
+    fn beyond(&mut self) -> Option<(u64, u64)> {
         if self.passes.len() > PASSES_MAX { self.passes.pop_front() } else { None }
     }
 
@@ -167,6 +184,7 @@ impl Shard {
     /// object.
     pub(crate) fn evict(&mut self, secret: Secret) -> usize {
         // An object of the main queue has its turn at most once for each of its uses.
+        let mut turns = 0;
         loop {
             let from_small = self.main.is_empty() || self.bytes[0] * 10 > self.bytes[0] + self.bytes[1];
             let queue = if from_small { &mut self.small } else { &mut self.main };
@@ -182,7 +200,8 @@ impl Shard {
                 continue;
             };
             let Some((object, is_main)) = self.objects.get_mut(&id) else { continue };
-            if object.uses() > 0 {
+            if object.uses() > 0 && turns < TURNS_MAX {
+                turns += 1;
                 object.decay();
                 let size = object.size();
                 if !std::mem::replace(is_main, true) {

@@ -6,7 +6,7 @@
 //!        ├─▶ Fill(fill, object?) ── commit ──▶ object      others of the key wait
 //!        │                       ├─ refuse ──▶ for a while nobody waits for that key
 //!        │                       └─ dropped ─▶ the next request fills
-//!        ├─▶ Pass(fill)                          likewise, but nobody waits
+//!        ├─▶ Pass(fill, object?)                 likewise, but nobody waits
 //!        └─▶ Wait                                another request fills: find again
 //! ```
 //! Each shard has a lock, held for a look into tables, never for I/O or for copying a body.
@@ -20,7 +20,7 @@ use crate::fields::Fields;
 use crate::freshness::Identity;
 use crate::hash::Secret;
 use crate::key;
-use crate::object::{Draft, Object};
+use crate::object::{Body, Draft, Object};
 use crate::shard::Shard;
 
 /// Most stored responses of a key, which `Vary` distinguishes.
@@ -30,6 +30,8 @@ pub const VARIANTS_MAX: usize = 8;
 pub const FILL_MS_MAX: u64 = 30_000;
 /// How long requests for a key whose response was not stored do not wait for each other, in milliseconds.
 const PASS_MS: u64 = 10_000;
+/// Memory of a body before it has come, in bytes.
+const RESERVED_MAX: usize = 64 << 10;
 /// Parts of the store.
 const SHARDS: usize = 32;
 /// Objects that are looked at while a shard is locked, when all are.
@@ -44,6 +46,8 @@ pub struct Store {
     bytes: AtomicUsize,
     /// Bytes of bodies that are on their way.
     filling: AtomicUsize,
+    /// Bytes of bodies that anybody has, also after they were evicted.
+    held: Arc<AtomicUsize>,
     next_id: AtomicU64,
     /// Number of purges.
     purges: AtomicU64,
@@ -62,10 +66,10 @@ pub enum Found {
     Stale(Arc<Object>),
     /// The caller asks the server; with a stale response, whether that is still right.
     Fill(Fill, Option<Arc<Object>>),
-    /// The caller asks the server, and nobody waits for it.
-    Pass(Fill),
-    /// Another request asks the server.
-    Wait,
+    /// The same, and nobody waits for it.
+    Pass(Fill, Option<Arc<Object>>),
+    /// Another request asks the server: the number of its fill.
+    Wait(u64),
 }
 
 /// What a request says of stored responses.
@@ -77,6 +81,9 @@ pub struct Ask<'a> {
     pub identity: Identity,
     /// Whether it has waited for long enough.
     pub is_impatient: bool,
+    /// The fill for which it has waited first. Once that, or a later one, has stored what is not for this
+    /// request, it does not wait again.
+    pub waited: Option<u64>,
 }
 
 /// What there is in the store.
@@ -153,6 +160,7 @@ impl Store {
             bytes_max: AtomicUsize::new(bytes_max),
             bytes: AtomicUsize::new(0),
             filling: AtomicUsize::new(0),
+            held: Arc::default(),
             next_id: AtomicU64::new(1),
             purges: AtomicU64::new(0),
             next_shard: AtomicUsize::new(0),
@@ -179,13 +187,15 @@ impl Store {
         let hash = self.secret.hash_one(key);
         let mut shard = self.shard(hash);
         let since = (shard.invalidations(), self.purges.load(Ordering::Relaxed));
+        let passes = ask.is_impatient || shard.passes(hash, now);
+        // What one identity gets says nothing of what others get.
+        let unawaited = (false, !ask.identity.is_known);
         let Some(entry) = shard.entries.get_mut(key) else {
             let key: Arc<[u8]> = key.into();
-            let waits = !ask.identity.is_known && !ask.is_impatient;
-            let fill = self.fill((Arc::clone(&key), hash), now, since, waits);
-            if !waits {
-                return Found::Pass(fill);
+            if ask.identity.is_known || passes {
+                return Found::Pass(self.fill((key, hash), now, since, unawaited), None);
             }
+            let fill = self.fill((Arc::clone(&key), hash), now, since, (true, true));
             shard.entries.entry(key).or_default().fill = Some((fill.id, now));
             return Found::Fill(fill, None);
         };
@@ -208,14 +218,19 @@ impl Store {
                 return Found::Stale(Arc::clone(object));
             }
         }
-        let is_alone = ask.identity.is_known && object.is_none();
-        if is_alone || ask.is_impatient || entry.pass_until > now {
-            return Found::Pass(self.fill((key.into(), hash), now, since, false));
+        // Others would wait for what is not for them, or is validated before each use.
+        let is_alone = match &object {
+            Some(object) => !object.times().is_ever_of_use(),
+            None => ask.identity.is_known,
+        };
+        let has_waited = ask.waited.is_some_and(|fill| entry.variants.iter().any(|stored| stored.id >= fill));
+        if is_alone || passes || has_waited {
+            return Found::Pass(self.fill((key.into(), hash), now, since, unawaited), object);
         }
-        if is_filling {
-            return Found::Wait;
+        if let Some((fill, _)) = entry.fill.filter(|_| is_filling) {
+            return Found::Wait(fill);
         }
-        let fill = self.fill((key.into(), hash), now, since, true);
+        let fill = self.fill((key.into(), hash), now, since, (true, true));
         entry.fill = Some((fill.id, now));
         Found::Fill(fill, object)
     }
@@ -225,10 +240,10 @@ impl Store {
         (key, hash): (Arc<[u8]>, u64),
         began: u64,
         since: (u64, u64),
-        is_awaited: bool,
+        (is_awaited, may_pass): (bool, bool),
     ) -> Fill {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        Fill { store: Arc::clone(self), key, hash, id, began, since, is_awaited, body: Vec::new() }
+        Fill { store: Arc::clone(self), key, hash, id, began, since, is_awaited, may_pass, body: Vec::new() }
     }
 
     /// Removes all responses of a key, since a request has changed what they represent (RFC 9111 §4.4).
@@ -353,6 +368,8 @@ pub struct Fill {
     /// Invalidations of the shard, and purges, when it began.
     since: (u64, u64),
     is_awaited: bool,
+    /// Whether its refusal says something of other requests.
+    may_pass: bool,
     body: Vec<u8>,
 }
 
@@ -381,7 +398,8 @@ impl Fill {
     pub fn reserve(&mut self, len: usize, most: usize) -> bool {
         let is_right = len <= most.min(self.store.body_len_max());
         if is_right {
-            self.body.reserve_exact(len);
+            // More as it comes: what a head announces takes no memory.
+            self.body.reserve_exact(len.min(RESERVED_MAX));
         }
         is_right
     }
@@ -404,15 +422,21 @@ impl Fill {
 
     /// Stores the response: all of its body has come. `freshened`: the body is that of this object. `now` in
     /// milliseconds since 1970. Returns the object; `None`: it has come too late, or was invalidated
-    /// meanwhile.
+    /// meanwhile, or clients that read slowly have too much that was evicted.
     pub fn commit(mut self, now: u64, draft: Draft, freshened: Option<&Object>) -> Option<Arc<Object>> {
         let mut body = std::mem::take(&mut self.body);
         self.store.filling.fetch_sub(body.len(), Ordering::Relaxed);
+        let most = self.store.bytes_max.load(Ordering::Relaxed);
+        let held = self.store.held.load(Ordering::Relaxed);
         let body = match freshened {
             Some(object) => object.shared_body(),
+            None if held + body.len() > most + most / 2 => {
+                self.refuse(now);
+                return None;
+            }
             None => {
                 body.shrink_to_fit();
-                Arc::new(body)
+                Body::new(body, &self.store.held)
             }
         };
         let object = Arc::new(Object::new(self.id, Arc::clone(&self.key), draft, body));
@@ -426,7 +450,7 @@ impl Fill {
         }
         // First, so that the sum is never below what the shards have.
         store.bytes.fetch_add(object.size(), Ordering::Relaxed);
-        let freed = shard.insert(&object, self.hash);
+        let freed = shard.insert(&object, self.hash, now / 1_000);
         drop(shard);
         store.stored.fetch_add(1, Ordering::Relaxed);
         store.bytes.fetch_sub(freed, Ordering::Relaxed);
@@ -434,9 +458,12 @@ impl Fill {
         Some(object)
     }
 
-    /// Records that the response is not stored: for a while nobody waits for another of this key.
+    /// Records that the response is not stored: for a while nobody waits for another of this key, unless it
+    /// was for an identity alone.
     pub fn refuse(self, now: u64) {
-        self.store.shard(self.hash).pass(&self.key, now, now + PASS_MS);
+        if self.may_pass {
+            self.store.shard(self.hash).pass(self.hash, now, now + PASS_MS);
+        }
     }
 }
 

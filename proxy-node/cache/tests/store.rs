@@ -72,18 +72,18 @@ fn a_response_is_served_while_it_is_fresh() {
 fn others_wait_for_one_that_asks() {
     let store = store();
     let fill = filler(&store, NOW, "a", "");
-    assert!(matches!(find(&store, NOW, "a", ""), Found::Wait));
+    assert!(matches!(find(&store, NOW, "a", ""), Found::Wait(_)));
     drop(fill); // its client has gone, or the server has failed
     let fill = filler(&store, NOW, "a", "");
     // Too slow: another one asks, and what comes late is not stored.
-    assert!(matches!(find(&store, NOW + 29_999, "a", ""), Found::Wait));
+    assert!(matches!(find(&store, NOW + 29_999, "a", ""), Found::Wait(_)));
     let other = filler(&store, NOW + 30_000, "a", "");
     assert!(fill.commit(NOW + 30_001, draft(NOW, "", MINUTE), None).is_none());
-    assert!(matches!(find(&store, NOW + 30_001, "a", ""), Found::Wait));
+    assert!(matches!(find(&store, NOW + 30_001, "a", ""), Found::Wait(_)));
     // Not storable: nobody waits for a while, and a later one may be stored.
     other.refuse(NOW + 30_002);
-    let Found::Pass(pass) = find(&store, NOW + 31_000, "a", "") else { panic!() };
-    let Found::Pass(_) = find(&store, NOW + 31_000, "a", "") else { panic!() };
+    let Found::Pass(pass, _) = find(&store, NOW + 31_000, "a", "") else { panic!() };
+    let Found::Pass(..) = find(&store, NOW + 31_000, "a", "") else { panic!() };
     assert!(pass.commit(NOW + 31_000, draft(NOW + 31_000, "", MINUTE), None).is_some());
     assert!(matches!(find(&store, NOW + 31_000, "a", ""), Found::Fresh(_)));
     // Who has waited long enough, or has an identity, is alone.
@@ -94,7 +94,7 @@ fn others_wait_for_one_that_asks() {
         Ask { identity: Identity { is_known: true }, ..Ask::default() },
     ] {
         let found = store.find(NOW, (b"b", Fields::of_head(head.as_bytes())), &ask, &mut room);
-        assert!(matches!(found, Found::Pass(_)));
+        assert!(matches!(found, Found::Pass(..)));
     }
     drop(held);
     assert!(matches!(find(&store, NOW, "b", ""), Found::Fill(_, None)));
@@ -110,8 +110,8 @@ fn a_stale_response_is_served_while_another_asks() {
     let (head, mut room) = (request(""), Vec::new());
     let ask = Ask { control: Some(&control), ..Ask::default() };
     let strict = store.find(NOW + 11_000, (b"a", Fields::of_head(head.as_bytes())), &ask, &mut room);
-    assert!(matches!(strict, Found::Wait));
-    assert!(matches!(find(&store, NOW + 16_000, "a", ""), Found::Wait), "too stale");
+    assert!(matches!(strict, Found::Wait(_)));
+    assert!(matches!(find(&store, NOW + 16_000, "a", ""), Found::Wait(_)), "too stale");
     // 304: the fields are new, the body is not copied.
     let text =
         b"HTTP/1.1 304 X\r\nETag: \"1\"\r\nX: new\r\nContent-Length: 0\r\nCache-Control: max-age=20\r\n\r\n";
@@ -143,6 +143,70 @@ fn variants_of_a_key() {
     assert_eq!(fresh(find(&store, NOW, "a", "L: 3")), Some(vec![3]));
     assert!(fresh(find(&store, NOW, "a", "L: 2")).is_none(), "the oldest has gone");
     assert!(fresh(find(&store, NOW, "a", "")).is_none());
+}
+
+/// Odd requests do not push out what others use.
+#[test]
+fn a_variant_that_is_used_stays() {
+    let store = store();
+    let vary = format!("{MINUTE}\r\nVary: L");
+    put(&store, NOW, ("a", "L: 0"), &vary, b"0");
+    assert!(fresh(find(&store, NOW, "a", "L: 0")).is_some());
+    (1..30).for_each(|at| drop(put(&store, NOW, ("a", &format!("L: {at}")), &vary, b"x")));
+    assert!(fresh(find(&store, NOW, "a", "L: 0")).is_some());
+    assert_eq!(store.status().objects, VARIANTS_MAX);
+}
+
+/// Many refusals of a key are as one, until the time of the first is over.
+#[test]
+fn refusals_do_not_cancel_each_other() {
+    let store = store();
+    filler(&store, NOW, "a", "").refuse(NOW);
+    for at in 0..200 {
+        let Found::Pass(fill, None) = find(&store, NOW + at, "a", "") else { panic!("{at}") };
+        fill.refuse(NOW + at);
+    }
+    for _ in 0..2 {
+        assert!(matches!(find(&store, NOW + 9_999, "a", ""), Found::Pass(..)));
+    }
+    drop(filler(&store, NOW + 10_000, "a", ""));
+    // The one that has ended does not end the next.
+    filler(&store, NOW + 10_000, "a", "").refuse(NOW + 10_000);
+    filler(&store, NOW + 11_000, "b", "").refuse(NOW + 11_000);
+    assert!(matches!(find(&store, NOW + 11_000, "a", ""), Found::Pass(..)));
+}
+
+#[test]
+fn a_refusal_keeps_the_stale_response_and_is_of_no_identity() {
+    let store = store();
+    put(&store, NOW, ("a", ""), &format!("{MINUTE}\r\nETag: \"1\""), b"old");
+    filler(&store, NOW + 61_000, "a", "").refuse(NOW + 61_000);
+    assert!(matches!(find(&store, NOW + 61_000, "a", ""), Found::Pass(_, Some(_))));
+    let (head, mut room) = (request(""), Vec::new());
+    let ask = Ask { identity: Identity { is_known: true }, ..Ask::default() };
+    let found = store.find(NOW, (b"b", Fields::of_head(head.as_bytes())), &ask, &mut room);
+    let Found::Pass(fill, None) = found else { panic!() };
+    fill.refuse(NOW);
+    assert!(matches!(find(&store, NOW, "b", ""), Found::Fill(..)), "others are not told by it");
+}
+
+#[test]
+fn who_has_waited_for_another_variant_does_not_wait_again() {
+    let store = store();
+    let fill = filler(&store, NOW, "a", "L: 1");
+    let Found::Wait(waited) = find(&store, NOW, "a", "L: 2") else { panic!() };
+    drop(fill);
+    let (head, mut room) = (request("L: 2"), Vec::new());
+    let ask = Ask { waited: Some(waited), ..Ask::default() };
+    let mut again = || store.find(NOW, (b"a", Fields::of_head(head.as_bytes())), &ask, &mut room);
+    assert!(matches!(again(), Found::Fill(..)), "the other one has failed");
+    put(&store, NOW, ("a", "L: 1"), &format!("{MINUTE}\r\nVary: L"), b"1");
+    let (first, second) = (again(), again());
+    assert!(matches!((&first, &second), (Found::Pass(_, None), Found::Pass(_, None))));
+    // A response that is validated before each use.
+    put(&store, NOW, ("c", ""), "Cache-Control: no-cache\r\nETag: \"1\"", b"x");
+    let (first, second) = (find(&store, NOW, "c", ""), find(&store, NOW, "c", ""));
+    assert!(matches!((&first, &second), (Found::Pass(_, Some(_)), Found::Pass(_, Some(_)))));
 }
 
 #[test]
@@ -212,6 +276,23 @@ fn purges_by_path_prefix_and_tag() {
     assert_eq!(store.list("/", 2, NOW).len(), 2);
     store.purge(&Purge::All);
     assert_eq!((store.status().bytes, store.status().objects), (0, 0));
+}
+
+/// What was evicted and is still read counts: nothing is stored beyond that.
+#[test]
+fn bodies_that_are_held_are_bounded() {
+    let store = Store::new(64 << 10, 7);
+    let body = vec![0; 8 << 10];
+    let stores = |at: u64| {
+        let mut fill = filler(&store, NOW, &format!("k{at}"), "");
+        assert!(fill.push(&body, usize::MAX));
+        fill.commit(NOW, draft(NOW, "", MINUTE), None)
+    };
+    let held: Vec<Arc<Object>> = (0..40).map_while(stores).collect();
+    assert_eq!(held.len(), 12, "half as much again as the store");
+    assert!(matches!(find(&store, NOW, "k12", ""), Found::Pass(..)), "others do not wait for it");
+    drop(held);
+    assert!((50..60).all(|at| stores(at).is_some()));
 }
 
 #[test]
@@ -292,12 +373,11 @@ fn random_courses_agree_with_a_model() {
                         let (body, until) = &model[&key];
                         assert!(object.body() == body && now / 1_000 < until / 1_000, "seed {seed}");
                     }
-                    Found::Fill(fill, stale) => {
+                    Found::Fill(fill, stale) | Found::Pass(fill, stale) => {
                         assert!(stale.is_none_or(|object| object.body() == model[&key].0), "seed {seed}");
                         fills.push((key, fill));
                     }
-                    Found::Pass(fill) => fills.push((key, fill)),
-                    Found::Wait => assert!(fills.iter().any(|(other, _)| *other == key), "seed {seed}"),
+                    Found::Wait(_) => assert!(fills.iter().any(|(other, _)| *other == key), "seed {seed}"),
                     Found::Stale(_) => panic!("seed {seed}: nothing permits it"),
                 },
             }
@@ -322,11 +402,11 @@ fn workers_share_the_store() {
                     let key = format!("k{}", (at * 7 + worker) % 64);
                     match find(&store, NOW + at, &key, "") {
                         Found::Fresh(object) => assert_eq!(object.body(), key.as_bytes()),
-                        Found::Fill(mut fill, _) | Found::Pass(mut fill) => {
+                        Found::Fill(mut fill, _) | Found::Pass(mut fill, _) => {
                             assert!(fill.push(key.as_bytes(), usize::MAX));
                             fill.commit(NOW + at, draft(NOW + at, "", MINUTE), None);
                         }
-                        Found::Wait | Found::Stale(_) => {}
+                        Found::Wait(_) | Found::Stale(_) => {}
                     }
                     if at % 100 == 0 {
                         store.invalidate(key.as_bytes());

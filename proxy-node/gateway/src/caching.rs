@@ -1,6 +1,6 @@
 //! The cache as a worker sees it: the store of the proxy, and exchanges that wait for another one's response.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use csp_cache::Store;
@@ -67,7 +67,7 @@ type Who = (FlowLabel, u32);
 pub(crate) struct Caching {
     pub(crate) store: Option<Arc<Store>>,
     /// Exchanges that wait, by key.
-    waiting: HashMap<Arc<[u8]>, Vec<Who>>,
+    waiting: HashMap<Arc<[u8]>, BTreeSet<Who>>,
     waiting_count: usize,
     /// Exchanges whose wait is over.
     woken: Vec<Who>,
@@ -80,13 +80,16 @@ impl Caching {
     /// Has an exchange woken when the request to the server that others wait for has ended, if that is one of
     /// this worker; requests of others are looked at now and then. Returns `false` if too many wait.
     pub(crate) fn wait(&mut self, key: &[u8], who: Who) -> bool {
+        if self.waiting.get(key).is_some_and(|waiting| waiting.contains(&who)) {
+            return true; // it has looked, and goes on
+        }
         if self.waiting_count >= WAITING_MAX {
             return false;
         }
         self.waiting_count += 1;
         match self.waiting.get_mut(key) {
-            Some(waiting) => waiting.push(who),
-            None => drop(self.waiting.insert(key.into(), vec![who])),
+            Some(waiting) => drop(waiting.insert(who)),
+            None => drop(self.waiting.insert(key.into(), BTreeSet::from([who]))),
         }
         true
     }
@@ -94,10 +97,7 @@ impl Caching {
     /// Forgets that an exchange waits.
     pub(crate) fn unwait(&mut self, key: &[u8], who: Who) {
         let Some(waiting) = self.waiting.get_mut(key) else { return };
-        if let Some(at) = waiting.iter().position(|other| *other == who) {
-            waiting.swap_remove(at);
-            self.waiting_count -= 1;
-        }
+        self.waiting_count -= usize::from(waiting.remove(&who));
         if waiting.is_empty() {
             self.waiting.remove(key);
         }

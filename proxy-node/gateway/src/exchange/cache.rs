@@ -4,7 +4,7 @@
 //! ```text
 //!  begin ─┬─ fresh ───────────────────────────────────▶ [Stage::Stored] ──▶ over
 //!         ├─ another one asks ─▶ [Stage::Shared] ─┬─ found ──▲
-//!         │        every 10 ms, 5 s at most       │          │ 304; 5xx while that is permitted
+//!         │        10 to 160 ms, 5 s at most      │          │ 304; 5xx while that is permitted
 //!         └─ fill, pass ──────────────────────────┴─▶ member ┴─▶ response ─▶ client, and the store
 //! ```
 
@@ -20,14 +20,19 @@ use csp_http::forward::{self, Edits, ResponseForward};
 use csp_http::head::{Framing, Method, Request, Response, Scheme};
 use csp_types::{Duration, Instant};
 
+use super::stored::PIECE_MAX;
 use crate::caching::{CacheResult, Caching};
 use crate::shared::Work;
 use crate::spec::{Cache, HttpService};
 
 /// How long an exchange waits for another one's response, before it asks the server itself.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// How often it looks, since the other one may be of another worker.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// After what time it looks, since the other one may be of another worker: at first, and at most. Between
+/// them it waits again for as long as it has waited.
+const LOOK_FIRST: Duration = Duration::from_millis(10);
+const LOOK_LAST: Duration = Duration::from_millis(160);
+/// Least bytes that are stored and passed at once.
+const PIECE_MIN: usize = 1 << 10;
 /// Fields that make a request conditional or partial: servers do not get them with a request whose
 /// response is to be stored.
 const CONDITIONS: [&[u8]; 6] =
@@ -66,6 +71,10 @@ pub(crate) struct State {
     invalidates: bool,
     /// When it began to wait, and when it looks again.
     pub(super) wait: Option<(Instant, Instant)>,
+    /// Most bytes that are stored and passed at once; 0: none have passed.
+    piece: usize,
+    /// The fill for which it has waited first.
+    waited: Option<u64>,
 }
 
 /// What becomes of a member's response.
@@ -123,6 +132,11 @@ impl State {
             && !request.expects_continue()
             && !request.is_upgrade()
             && !self.control.no_store
+            // Servers do not get what the client's connection nominates, by which responses may be chosen.
+            && !request.nominates()
+            // They say which version the client has parts of.
+            && !fields.has(b"if-match")
+            && !fields.has(b"if-unmodified-since")
             && !fields.clone().any(|(name, _)| is_other(name));
         write_key(&mut self.key, request, path, (service, cache, is_trusted));
         is_served && self.key.len() <= KEY_LEN_MAX
@@ -145,26 +159,25 @@ impl State {
             control: Some(&self.control).filter(|_| cache.config.obeys_clients),
             identity: self.identity,
             is_impatient: self.is_head || self.wait.is_some_and(|(since, _)| now >= since + WAIT_MAX),
+            waited: self.waited,
         };
         let (result, object) = match store.find(unix, (&self.key, fields), &ask, room) {
             Found::Fresh(object) => (CacheResult::Hit, Some(object)),
             Found::Stale(object) => (CacheResult::Stale, Some(object)),
             _ if self.control.only_if_cached => return Looked::Refused,
-            Found::Wait if !has_range => return Looked::Shared,
-            Found::Wait => (CacheResult::Bypass, None),
+            Found::Wait(fill) if !has_range => {
+                self.waited.get_or_insert(fill);
+                return Looked::Shared;
+            }
+            Found::Wait(_) => (CacheResult::Bypass, None),
             // The part of a response, or its head, is not stored, and does not keep others waiting.
-            Found::Fill(_, None) | Found::Pass(_) if has_range && !self.is_head => {
+            Found::Fill(_, None) | Found::Pass(_, None) if has_range && !self.is_head => {
                 (CacheResult::Bypass, None)
             }
-            Found::Fill(fill, stale) if !self.is_head => {
-                (self.fill, self.stale) = (Some(fill), stale);
+            Found::Fill(fill, stale) | Found::Pass(fill, stale) => {
+                (self.fill, self.stale) = (Some(fill).filter(|_| !self.is_head), stale);
                 (CacheResult::Miss, None)
             }
-            Found::Pass(fill) if !self.is_head => {
-                self.fill = Some(fill);
-                (CacheResult::Miss, None)
-            }
-            Found::Fill(..) | Found::Pass(_) => (CacheResult::Miss, None),
         };
         self.result = Some(result);
         self.object = object;
@@ -178,14 +191,13 @@ impl State {
         who: (csp_types::FlowLabel, u32),
         caching: &mut Caching,
     ) -> bool {
-        // Whoever was woken is not known any more.
         let since = self.wait.map_or(now, |(since, _)| since);
-        caching.unwait(&self.key, who);
         if !caching.wait(&self.key, who) {
             self.wait = None;
             return false;
         }
-        self.wait = Some((since, now + LOOK_EVERY));
+        let (next, end) = (now + now.saturating_since(since).clamp(LOOK_FIRST, LOOK_LAST), since + WAIT_MAX);
+        self.wait = Some((since, if now < end { next.min(end) } else { next }));
         true
     }
 
@@ -258,8 +270,13 @@ impl State {
             && let Some(stale) = self.stale.take()
         {
             let news = stale.freshened(head, request, times, how);
-            let fill = self.fill.take();
-            let object = news.ok().and_then(|draft| fill?.commit(unix, draft, Some(&stale)));
+            let object = match (news, self.fill.take()) {
+                (Ok(draft), Some(fill)) => fill.commit(unix, draft, Some(&stale)),
+                (_, fill) => {
+                    fill.into_iter().for_each(|fill| fill.refuse(unix));
+                    None
+                }
+            };
             work.caching.wake(&self.key);
             (self.result, self.object) = (Some(CacheResult::Revalidated), Some(object.unwrap_or(stale)));
             return Heard::AfterEnd;
@@ -290,7 +307,10 @@ impl State {
         if let (Some(store), Some(_), 200..=499) = (&caching.store, self.stale.take(), status) {
             store.invalidate(&self.key);
         }
-        if let Some(fill) = self.fill.take() {
+        // A failure says nothing of what comes after it.
+        if let Some(fill) = self.fill.take()
+            && status < 500
+        {
             fill.refuse(unix);
         }
         caching.wake(&self.key);
@@ -329,6 +349,18 @@ impl State {
         if !is_taken && self.draft.take().is_some() {
             self.refuse(work.clock.unix_ms(now), 200, &mut work.caching);
         }
+    }
+
+    /// Returns how many bytes are stored and passed at once.
+    pub(super) fn piece(&self) -> usize {
+        if self.piece == 0 { PIECE_MAX } else { self.piece }
+    }
+
+    /// Records that of `len` bytes `moved` have passed: a client that takes little is offered little, since
+    /// what does not pass was copied in vain.
+    pub(super) fn piece_passed(&mut self, len: usize, moved: usize) {
+        let next = if moved < len { moved * 2 } else { self.piece() * 2 };
+        self.piece = next.clamp(PIECE_MIN, PIECE_MAX);
     }
 
     /// Removes what was stored beyond `len` bytes of the body, since it has not passed.
@@ -390,11 +422,18 @@ fn write_key(
     cache.config.fields.iter().for_each(|name| key::add(key, name, fields));
     if is_trusted {
         // What a trusted proxy says goes to servers, which may answer by it.
-        ["X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port"]
-            .iter()
-            .for_each(|name| key::add(key, name, fields));
+        for (name, value) in fields.filter(|(name, _)| is_told(name)) {
+            key::add_one(key, name, value);
+        }
         forwarded(key, fields);
     }
+}
+
+/// Returns whether a field is what proxies tell of the client's request, but for addresses.
+fn is_told(name: &[u8]) -> bool {
+    const START: &[u8] = b"x-forwarded-";
+    let is_one = name.get(..START.len()).is_some_and(|start| start.eq_ignore_ascii_case(START));
+    is_one && !name[START.len()..].eq_ignore_ascii_case(b"for")
 }
 
 /// Appends host and scheme that `Forwarded` names (RFC 7239).

@@ -3,7 +3,7 @@
 use csp_cache::conditions::Part;
 use csp_http::forward::{self, Edits, Extra, ResponseForward};
 use csp_http::head::{Framing, HeadReader};
-use csp_http::limits::HEAD_LEN_MAX;
+use csp_http::limits::{FIELDS_MAX, HEAD_LEN_MAX};
 use csp_proxy_core::service::upstream::{Ends, UpstreamEnd};
 
 use csp_types::FlowLabel;
@@ -17,7 +17,9 @@ use crate::framer::Framer;
 use crate::shared::{Cx, Shared};
 
 /// Most bytes of a stored body that are written at once.
-const PIECE_MAX: usize = 64 << 10;
+pub(super) const PIECE_MAX: usize = 64 << 10;
+/// Fields of the whole response that 416 does not repeat.
+const OF_WHOLE: [&[u8]; 4] = [b"cache-control", b"expires", b"etag", b"last-modified"];
 /// Fields that 304 does not repeat (RFC 9110 §15.4.5).
 const OF_CONTENT: [&[u8]; 3] = [b"content-type", b"content-encoding", b"content-language"];
 
@@ -111,7 +113,7 @@ impl Exchange {
             return Flow::Wait;
         };
         let work = &mut cx.shared.work;
-        let len = framer.permits(readable, down.out(), &mut work.buffers).min(PIECE_MAX);
+        let len = framer.permits(readable, down.out(), &mut work.buffers).min(state.piece());
         if !down.flush(cx.ends, &mut work.buffers) {
             return Flow::Wait;
         }
@@ -123,6 +125,7 @@ impl Exchange {
         }
         let moved = down.pass_response(cx.ends, label, len);
         state.unstore(before + moved);
+        state.piece_passed(len, moved);
         self.passed_down(cx, label, moved)
     }
 
@@ -210,7 +213,9 @@ impl Exchange {
                 &text[..]
             }
         };
-        let limits = csp_http::Limits { head_len_max: HEAD_LEN_MAX, ..self.service.limits };
+        // It was within the limits of the service when it came, which may be others now.
+        let (head_len_max, fields_max) = (HEAD_LEN_MAX, FIELDS_MAX);
+        let limits = csp_http::Limits { head_len_max, fields_max, ..self.service.limits };
         let response = HeadReader::default().response(&[head], true, &limits, scratch);
         let how = ResponseForward { plan: Some(plan), date: None, edits, extra: &extra[..count] };
         let written = match &response {
@@ -254,7 +259,9 @@ fn of_part(text: &mut Vec<u8>, status: u16, object: &csp_cache::Object) {
     });
     let is_content = |name: &[u8]| OF_CONTENT.iter().any(|known| name.eq_ignore_ascii_case(known));
     let fields = object.fields().filter(|(name, _)| !name.eq_ignore_ascii_case(b"content-length"));
-    for (name, value) in fields.filter(|(name, _)| status == 206 || !is_content(name)) {
+    let is_whole = |name: &[u8]| OF_WHOLE.iter().any(|known| name.eq_ignore_ascii_case(known));
+    let drops = |name: &[u8]| status != 206 && is_content(name) || status == 416 && is_whole(name);
+    for (name, value) in fields.filter(|(name, _)| !drops(name)) {
         [name, b": ", value, b"\r\n"].iter().for_each(|part| text.extend_from_slice(part));
     }
     text.extend_from_slice(b"\r\n");

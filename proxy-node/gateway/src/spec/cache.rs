@@ -78,8 +78,9 @@ impl Cache {
         }
         let mut hasher = DefaultHasher::new();
         let changes = (&rule.action, &rule.host, &rule.rewrite, &rule.request_edits);
-        format!("{of_service} {:?} {changes:?} {:?} {:?}", rule.name, config.query, config.fields)
-            .hash(&mut hasher);
+        // Whatever decides what is stored, for how long and for whom: but for what a response does not show.
+        let stores = CacheConfig { body_len_max: 0, reports: false, ..config.clone() };
+        format!("{of_service} {:?} {changes:?} {stores:?}", rule.name).hash(&mut hasher);
         Ok(Some(Cache { config: config.clone(), scope: hasher.finish() }))
     }
 }

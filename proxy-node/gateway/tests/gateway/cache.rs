@@ -108,6 +108,7 @@ fn a_stored_response_answers_conditions_and_ranges() {
     let none = asks(&mut h, 1_003, "Range: bytes=5-");
     assert!(none.starts_with("HTTP/1.1 416 ") && none.contains("Content-Range: bytes */5\r\n"), "{none}");
     assert!(none.ends_with("Content-Length: 0\r\n\r\n"), "{none}");
+    assert!(!none.contains("Cache-Control") && !none.contains("ETag"), "{none}");
     assert_eq!(asks(&mut h, 1_004, "Range: bytes=1-3\r\nIf-Range: \"0\""), stored(0));
     h.assert_no_leak();
 }

@@ -4,6 +4,7 @@
 mod answers;
 mod bodies;
 mod cache;
+mod cache_hostile;
 mod calls;
 mod certificates;
 mod filters;

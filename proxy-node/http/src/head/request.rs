@@ -185,7 +185,7 @@ impl<'a> Request<'a> {
     }
 
     /// Returns whether `Connection` names fields that are not hop-by-hop by themselves.
-    pub(crate) fn nominates(&self) -> bool {
+    pub fn nominates(&self) -> bool {
         self.parts.nominates
     }
 

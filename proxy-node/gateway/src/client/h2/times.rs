@@ -8,6 +8,7 @@ use csp_types::Instant;
 
 use super::stream::Stream;
 use super::{Connection, End, LINGER};
+use crate::exchange::Flow;
 use crate::shared::Cx;
 
 impl Connection {
@@ -59,6 +60,10 @@ impl Connection {
                     let mut down = side.joined(*stream, &mut self.machine);
                     let flow = exchange.overdue(cx, &mut down, readable);
                     self.after(cx, *stream, flow);
+                    // It may have found a stored response, or a connection: nobody else has it served.
+                    if flow == Flow::Moved {
+                        self.ready.push_back(*stream);
+                    }
                 }
                 // The client has taken some of it since.
                 None if unsent < found.unsent => (found.since, found.unsent) = (cx.now, unsent),
