@@ -185,14 +185,19 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Processes the establishment of the connection to a plain server.
     pub(super) fn server_connected(&mut self, server: FlowLabel, client: FlowLabel) {
         let call = self.cx.flows.get(client).and_then(|flow| match flow.stage {
-            Stage::Calling(call) if call.server == server => Some((flow.tuple, flow.service)),
+            Stage::Calling(call) if call.server == server => Some((flow.tuple, flow.service, call.member)),
             _ => None,
         });
-        let Some((tuple, service)) = call else {
+        let Some((tuple, service, member)) = call else {
             self.cx.abort_client(server);
             return self.remove_flow(server);
         };
-        let options = self.dispatcher.service(service).map(|service| &service.spec.servers);
+        let service = self.dispatcher.service(service);
+        let began = self.cx.flows.get(server).map_or(self.cx.now, |flow| flow.began);
+        if service.is_some_and(|service| began < service.reached_since) {
+            return self.call_outdated(server, client, member);
+        }
+        let options = service.map(|service| &service.spec.servers);
         let (header, tls) = options.map_or((None, None), |options| (options.header, options.tls.clone()));
         if let Some(header) = header {
             let bytes = match self.cx.upstreams.get(client) {

@@ -40,9 +40,9 @@ impl Gateway {
     }
 
     /// Replaces all services. Connections continue; the next request of each is processed by the new rules.
-    /// Kept connections to members are closed if the services, their targets, how these are reached
-    /// or their options of kept connections have changed. [`Ends::is_wanted`] says which members the pool of a target no
-    /// longer has.
+    /// Kept connections to members are closed if the services, their targets, how these are reached or their
+    /// options of kept connections have changed. [`Ends::is_wanted`] says which members the pool of a target
+    /// no longer has.
     pub fn set_services(&mut self, _: Instant, services: Vec<Arc<HttpService>>) {
         let shared = &mut self.shared;
         let known = |spec: &Arc<HttpService>| {

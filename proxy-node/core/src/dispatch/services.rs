@@ -176,6 +176,8 @@ const GENERATION_MASK: u32 = (1 << (31 - PLACE_BITS)) - 1;
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) spec: ServiceSpec,
+    /// Since when its plain servers are reached as they are now.
+    pub(crate) reached_since: Instant,
     pub(crate) members: Vec<PoolEntry>,
     /// The turn of the member that was chosen last.
     clock: u64,
@@ -348,6 +350,7 @@ impl Services {
             let named: Vec<(MemberId, PoolServer)> = spec.pool.iter().filter_map(named).collect();
             let Some(service) = self.get_mut(number) else { continue };
             service.is_passed_to = by_name.contains(&*spec.name);
+            service.note_reached(now, &spec.servers);
             (service.spec, service.active) = (spec, true);
             let former = service.set_members(&named);
             former.into_iter().for_each(|member| pools.unname(member, number));
@@ -374,12 +377,12 @@ impl Services {
         };
         let slot = &mut self.slots[at as usize];
         let spec = ServiceSpec::new(name.clone(), ([0; 4], 0).into());
-        let backlog = Backlog::default();
         slot.service = Some(Service {
             spec,
+            reached_since: Instant::ZERO,
             members: Vec::new(),
             clock: 0,
-            backlog,
+            backlog: Backlog::default(),
             backlog_full: false,
             flows: 0,
             active: true,

@@ -9,15 +9,42 @@
 //! that for the handshake, too.
 
 use csp_tls::{ClientTls, Failure, FailureClass, Session};
-use csp_types::{FlowLabel, TraceKind};
+use csp_types::{FlowLabel, Instant, TraceKind};
 
 use crate::context::Turn;
+use crate::dispatch::pool::MemberId;
+use crate::dispatch::services::Service;
 use crate::flow::{Joint, Stage};
 use crate::service::local::LocalServices;
 use crate::tls::Begins;
-use crate::{ProxyOutput, reason};
+use crate::{ProxyOutput, ServerOptions, reason};
+
+impl Service {
+    /// Records how its plain servers are reached from now on.
+    pub(crate) fn note_reached(&mut self, now: Instant, options: &ServerOptions) {
+        let before = &self.spec.servers;
+        let same = match (&before.tls, &options.tls) {
+            (None, None) => true,
+            (Some(before), Some(tls)) => tls.keeps(before),
+            _ => false,
+        };
+        if !same || before.header != options.header {
+            self.reached_since = now;
+        }
+    }
+}
 
 impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
+    /// Calls for a client again: since the call the policy reaches the servers of its service in another way,
+    /// so that this one, which was chosen before, may be another's or speak otherwise.
+    pub(super) fn call_outdated(&mut self, server: FlowLabel, client: FlowLabel, member: MemberId) {
+        self.cx.abort_client(server);
+        self.remove_flow(server);
+        self.cx.flows.set_stage(self.cx.now, client, Stage::Pending);
+        self.dispatcher.release_plain((member, true));
+        self.dispatcher.dispatch(&mut self.cx, client);
+    }
+
     /// Begins the handshake with a server whose connection is established.
     pub(super) fn secure_server(&mut self, server: FlowLabel, tls: &ClientTls) {
         let Some(address) = self.cx.tcp.info(server).map(|info| info.tuple.remote) else { return };

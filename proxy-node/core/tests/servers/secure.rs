@@ -182,6 +182,66 @@ fn a_handshake_that_fails_is_a_server_that_cannot_be_reached() {
     }
 }
 
+/// Bytes must not reach a server of before in plaintext, nor one whose certificate is verified otherwise now.
+#[test]
+fn a_call_under_way_while_the_policy_changes_is_made_again() {
+    let (own, authority) = certificate(NAME);
+    let plain = || web(&[2]);
+    let secured = || with(trusts(&authority, TlsVersion::Tls12), &[1]);
+    for (first, second, number) in [(secured(), plain(), 2), (plain(), secured(), 1)] {
+        let mut w = World::new(&[1, 2]);
+        w.server(1).tls = Some(offers(own.clone()));
+        w.policy(vec![first.clone()]);
+        let label = w.connect();
+        w.client().write(label, b"hello");
+        while w.core.counters().connections_called == 0 {
+            w.run(MS / 10);
+        }
+        w.run(MS / 10);
+        w.policy(vec![second]);
+        w.run(S);
+        assert_eq!(w.core.counters().connections_called, 2, "the first got no byte");
+        let host = w.server(3 - number);
+        assert!(host.accepted.iter().all(|label| host.at(*label).read.is_empty()));
+        let host = w.server(number);
+        assert_eq!(
+            host.accepted.iter().map(|label| &host.at(*label).read[..]).collect::<Vec<_>>(),
+            [b"hello"]
+        );
+        assert_eq!(why(&w), [None]);
+        // The same policy again changes nothing.
+        let before = w.core.counters().connections_called;
+        w.connect();
+        w.run(S);
+        assert_eq!(w.core.counters().connections_called, before + 1);
+    }
+}
+
+/// Servers close with SO_LINGER of 0, or with bytes unread: what they have sent before is the client's.
+#[test]
+fn what_arrived_before_a_reset_of_the_server_reaches_the_client() {
+    for len in [10, 5_000, 100_000] {
+        let (mut w, _) = world(&[1]);
+        let label = w.connect();
+        w.client().write(label, b"hello");
+        w.run(500 * MS);
+        let server = w.server(1).accepted[0];
+        let sent = bytes(len, 4);
+        w.client().at_mut(label).stalls = true;
+        w.server(1).write(server, &sent);
+        w.run(500 * MS);
+        let now = w.now;
+        w.server(1).tcp.reset(now, server);
+        w.run(500 * MS);
+        w.client().at_mut(label).stalls = false;
+        w.run(2 * S);
+        assert!(w.client().at(label).read == sent, "{len}: {}", w.client().at(label).read.len());
+        assert_eq!(w.client().at(label).end, Some(End::Failed(FailReason::Reset)));
+        w.run(30 * S);
+        w.assert_empty("reset");
+    }
+}
+
 #[test]
 fn servers_that_speak_no_tls_or_nothing_are_passed_over_in_time() {
     for (answer, expected) in [

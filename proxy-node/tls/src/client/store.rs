@@ -120,8 +120,8 @@ impl fmt::Debug for Store {
     }
 }
 
-/// Returns until when the first of these certificates is valid, in seconds since 1970. One that cannot be read
-/// is never valid.
+/// Returns until when all of these certificates are valid, in seconds since 1970. One that cannot be read is
+/// never valid.
 fn until(chain: &[CertificateDer<'_>]) -> u64 {
     let of = |certificate: &CertificateDer<'_>| {
         let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
