@@ -75,6 +75,7 @@ pub fn edits(edits: &[HeaderEdit]) -> Vec<Edit> {
 
 /// Notes what is wrong with the routes of all services.
 pub(crate) fn check(policy: &Policy, problems: &mut Problems) {
+    crate::http_filters::check_policy(policy, problems);
     for (index, service) in policy.services.iter().enumerate() {
         if let Some(http) = &service.http {
             check_service(http, &format!("services[{index}].http"), problems);

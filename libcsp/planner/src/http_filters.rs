@@ -1,9 +1,10 @@
 //! Filters of HTTP: what the policy says of them, as `csp-filters` has it.
 
 use csp_config::Problems;
-use csp_filters::{Act, CorsSpec, Filters, Hsts, Key, Limit, PageSpec, RateSpec, RuleSpec, Spec};
+use csp_filters::{Act, CorsSpec, Filters, Hsts, Key, Limit, POLICY_ENTRIES_MAX, PageSpec};
+use csp_filters::{RateSpec, RuleSpec, Spec};
 use csp_http::route::RouteSpec;
-use csp_policy::{FilterAct, FilterRule, Http, LimitKey};
+use csp_policy::{FilterAct, FilterRule, Http, LimitKey, Policy};
 
 use crate::http::{conditions, path_spec, redirect};
 
@@ -81,19 +82,34 @@ fn key(key: &LimitKey) -> Key {
 pub(crate) fn check(http: &Http, at: &str, problems: &mut Problems) {
     let of_routes = http.routes.iter().map(|route| &route.filters).enumerate();
     let of_routes = of_routes.map(|(index, of)| (format!("{at}.routes[{index}].filters"), of));
-    let mut all = Vec::new();
+    let all = std::iter::once(&http.filters).chain(http.routes.iter().map(|route| &route.filters));
+    // Before anything is compiled, of which each takes its time.
+    if let Err(mistake) = Spec::check_all(all.map(filters).collect::<Vec<_>>().iter()) {
+        problems.add(at.to_owned(), mistake.to_string());
+        return;
+    }
     for (at, of) in std::iter::once((format!("{at}.filters"), &http.filters)).chain(of_routes) {
         if *of == csp_policy::Filters::default() || of.rules.iter().any(|rule| rule.act().is_none()) {
             continue; // what is wrong then was noted: places are those of the policy otherwise
         }
-        let spec = filters(of);
-        if let Err(error) = Filters::new(spec.clone(), [0; 2]) {
+        if let Err(error) = Filters::check(filters(of)) {
             problems.add(format!("{at}.{}", error.part), error.what.to_string());
         }
-        all.push(spec);
     }
-    if let Err(mistake) = Spec::check_all(all.iter()) {
-        problems.add(at.to_owned(), mistake.to_string());
+}
+
+/// Notes whether the tables of all services together are too large.
+pub(crate) fn check_policy(policy: &Policy, problems: &mut Problems) {
+    let https = policy.services.iter().filter_map(|service| service.http.as_ref());
+    let all = https.flat_map(|http| {
+        std::iter::once(&http.filters).chain(http.routes.iter().map(|route| &route.filters))
+    });
+    let entries: usize = all.map(|of| filters(of).sizes().1).sum();
+    if entries > POLICY_ENTRIES_MAX {
+        let message = format!(
+            "tables of {entries} entries in all filters of the policy; allowed are {POLICY_ENTRIES_MAX}"
+        );
+        problems.add("services".to_owned(), message);
     }
 }
 

@@ -9,6 +9,8 @@ use crate::{FilterError, Mistake, Part};
 
 /// Most origins, methods and fields of each kind.
 pub const CORS_LIST_MAX: usize = 64;
+/// Longest list of methods or fields in bytes, as a field.
+pub const CORS_LEN_MAX: usize = 1_024;
 /// Longest part of a name in bytes that stands for `*`.
 const NAME_LEN_MAX: usize = 200;
 
@@ -80,12 +82,23 @@ impl Cors {
                 return Err(Mistake::Name(wrong.chars().take(80).collect(), what));
             }
         }
+        for (what, names) in
+            [("methods", &spec.methods), ("headers", &spec.headers), ("expose", &spec.expose)]
+        {
+            let len = names.iter().map(|name| name.len() + 2).sum();
+            if len > CORS_LEN_MAX {
+                return Err(Mistake::CorsLen(what, len));
+            }
+        }
         let any = spec.origins.iter().any(|origin| origin == "*");
         if any && spec.credentials {
             return Err(Mistake::AnyWithCredentials);
         }
         let (mut exact, mut below) = (Vec::new(), Vec::new());
         for origin in spec.origins.iter().filter(|origin| *origin != "*") {
+            if has_usual_port(origin) {
+                return Err(Mistake::UsualPort(origin.chars().take(80).collect()));
+            }
             match divide(origin).ok_or_else(|| Mistake::Origin(origin.chars().take(80).collect()))? {
                 Origin::Exact(text) => exact.push(text.into_bytes().into()),
                 Origin::Below(scheme, suffix) => {
@@ -132,8 +145,10 @@ impl Cors {
     /// Returns the changes of every response: what members say of CORS goes.
     pub(crate) fn edits(&self) -> Vec<Edit> {
         let remove = |name: &str| Edit::Remove(format!("Access-Control-{name}").into());
-        let names = ["Allow-Origin", "Allow-Credentials", "Expose-Headers", "Allow-Methods"];
-        let mut edits: Vec<Edit> = names.into_iter().map(remove).collect();
+        let names = ["Origin", "Credentials", "Methods", "Headers", "Private-Network"];
+        let allowing = names.into_iter().map(|name| remove(&format!("Allow-{name}")));
+        let others = ["Expose-Headers", "Max-Age"].into_iter().map(remove);
+        let mut edits: Vec<Edit> = allowing.chain(others).collect();
         let mut set = |name: &str, value: &[u8]| {
             edits.push(Edit::Set(format!("Access-Control-{name}").into(), value.into()));
         };
@@ -191,6 +206,12 @@ fn divide(origin: &str) -> Option<Origin> {
         Some(suffix) => Origin::Below(format!("{scheme}://"), suffix),
         None => Origin::Exact(text),
     })
+}
+
+fn has_usual_port(origin: &str) -> bool {
+    let text = origin.to_ascii_lowercase();
+    let port_of = |scheme: &str| text.strip_prefix(scheme)?.rsplit_once(':')?.1.parse::<u16>().ok();
+    port_of("https://") == Some(443) || port_of("http://") == Some(80)
 }
 
 /// Returns whether this is a part of a name: nothing in it can end a host.

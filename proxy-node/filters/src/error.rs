@@ -2,7 +2,8 @@
 
 use csp_http::route::{RewriteError, RouteMistake};
 
-use crate::{ALL_ENTRIES_MAX, CONCURRENT_MAX, CORS_LIST_MAX, ENTRIES_MAX, EXPRESSIONS_MAX};
+use crate::rate::RATE_MAX;
+use crate::{ALL_ENTRIES_MAX, CONCURRENT_MAX, CORS_LEN_MAX, CORS_LIST_MAX, ENTRIES_MAX, EXPRESSIONS_MAX};
 use crate::{PAGE_LEN_MAX, PAGES_MAX, RULES_MAX};
 
 /// A part of filters.
@@ -66,12 +67,18 @@ pub enum Mistake {
     /// A burst that takes too long to be paid back.
     #[error("a burst that lasts longer than a day at that rate; allowed are up to {0} requests")]
     Burst(u64),
+    /// A rate that the table cannot measure.
+    #[error("a rate of more than {RATE_MAX} requests a second")]
+    Rate,
     /// A key that is no name.
     #[error("{0:?} is no name of a {1}")]
     Name(String, &'static str),
     /// A status that denies nothing.
     #[error("{0} denies nothing; allowed are 400 to 599")]
     Status(u16),
+    /// A status that comes with a field, which the proxy does not send.
+    #[error("{0} needs a field that the proxy does not send (RFC 9110); use 403")]
+    StatusWithField(u16),
     /// What the rule is about is wrong.
     #[error(transparent)]
     Route(#[from] RouteMistake),
@@ -96,6 +103,12 @@ pub enum Mistake {
     /// A list of CORS is too long, or empty.
     #[error("{1} {0}; allowed are {min} to {CORS_LIST_MAX}", min = usize::from(*.0 == "origins"))]
     CorsList(&'static str, usize),
+    /// A list of CORS is too long as a field.
+    #[error("{0} of {1} bytes together; allowed are {CORS_LEN_MAX}")]
+    CorsLen(&'static str, usize),
+    /// An origin that no browser sends.
+    #[error("{0:?} names the usual port of its scheme, which browsers leave out: leave it out, too")]
+    UsualPort(String),
     /// An origin that is none.
     #[error("{0:?} is no origin; allowed are *, https://HOST, https://HOST:PORT and https://*.DOMAIN")]
     Origin(String),

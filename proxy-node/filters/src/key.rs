@@ -9,9 +9,10 @@ use csp_http::route::Subject;
 use siphasher::sip::SipHasher13;
 
 use crate::Mistake;
+use crate::cors::one;
 
 /// By what a rule counts requests. Requests without it have one key together, so that nobody escapes a limit
-/// by leaving it out.
+/// by leaving it out; those with several values have that one, too, since a server may take any of them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Key {
     /// All requests together.
@@ -20,9 +21,9 @@ pub enum Key {
     Source,
     /// The host's name.
     Host,
-    /// The values of this field.
+    /// The value of this field.
     Header(String),
-    /// The values of this cookie.
+    /// The value of this cookie.
     Cookie(String),
 }
 
@@ -33,6 +34,11 @@ impl Key {
             Key::Cookie(name) if !is_token(name.as_bytes()) => Err(Mistake::Name(quoted(name), "cookie")),
             _ => Ok(()),
         }
+    }
+
+    /// Returns whether it is a field or a cookie.
+    pub(crate) fn is_field(&self) -> bool {
+        matches!(self, Key::Header(_) | Key::Cookie(_))
     }
 
     /// Returns the hash of a request's key.
@@ -50,21 +56,22 @@ impl Key {
                 host.iter().for_each(|byte| hasher.write_u8(byte.to_ascii_lowercase()));
             }
             Key::Header(name) => {
-                let fields = subject.fields.each();
-                for field in fields.filter(|field| field.name.eq_ignore_ascii_case(name.as_bytes())) {
-                    part(&mut hasher, field.value);
+                if let Some(value) = one(subject.fields, name.as_bytes()) {
+                    part(&mut hasher, value);
                 }
             }
             Key::Cookie(name) => {
-                let values = cookies(subject.fields).filter(|(of, _)| *of == name.as_bytes());
-                values.for_each(|(_, value)| part(&mut hasher, value));
+                let mut values = cookies(subject.fields).filter(|(of, _)| *of == name.as_bytes());
+                if let (Some((_, value)), None) = (values.next(), values.next()) {
+                    part(&mut hasher, value);
+                }
             }
         }
         hasher.finish()
     }
 }
 
-/// With the length, so that the values of two fields are not those of one.
+/// With the length, so that an empty value is not a missing one.
 fn part(hasher: &mut SipHasher13, value: &[u8]) {
     hasher.write_usize(value.len());
     hasher.write(value);

@@ -11,19 +11,22 @@ mod rate;
 mod rules;
 
 use csp_http::forward::Edit;
+use rules::Tables;
 
 pub use concurrent::{ConcurrentTable, Permit};
-pub use cors::{CORS_LIST_MAX, Cors, CorsSpec, Preflight, requested_method};
+pub use cors::{CORS_LEN_MAX, CORS_LIST_MAX, Cors, CorsSpec, Preflight, requested_method};
 pub use error::{FilterError, Mistake, Part};
 pub use key::Key;
-pub use pages::{PAGE_LEN_MAX, PAGES_MAX, PageSpec, Pages, Preference};
+pub use pages::{PAGE_LEN_MAX, PAGES_MAX, PageFound, PageSpec, Pages, Preference};
 pub use rate::{RateSpec, RateTable};
-pub use rules::{Act, CONCURRENT_MAX, ENTRIES_MAX, Limit, RULES_MAX, RuleSpec, Rules, Stop};
+pub use rules::{Act, Asker, CONCURRENT_MAX, ENTRIES_MAX, Limit, RULES_MAX, RuleSpec, Rules, Stop};
 
 /// Most expressions of all filters of a service.
 pub const EXPRESSIONS_MAX: usize = 256;
 /// Most places of all tables of a service.
 pub const ALL_ENTRIES_MAX: usize = 4 << 20;
+/// Most places of all tables of a policy.
+pub const POLICY_ENTRIES_MAX: usize = 16 << 20;
 
 /// `Strict-Transport-Security` (RFC 6797).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,8 +93,17 @@ pub struct Filters {
 impl Filters {
     /// Checks filters. `secret`: of the hashes of keys; clients must not know it.
     pub fn new(spec: Spec, secret: [u64; 2]) -> Result<Filters, FilterError> {
+        Self::made(spec, secret, Tables::Whole)
+    }
+
+    /// Checks filters without the memory of their tables.
+    pub fn check(spec: Spec) -> Result<(), FilterError> {
+        Self::made(spec, [0; 2], Tables::Least).map(|_| ())
+    }
+
+    fn made(spec: Spec, secret: [u64; 2], tables: Tables) -> Result<Filters, FilterError> {
         Ok(Filters {
-            rules: Rules::new(spec.rules, secret)?,
+            rules: Rules::new(spec.rules, secret, tables)?,
             pages: Pages::new(spec.pages)?,
             cors: spec.cors.map(Cors::new).transpose()?,
             hsts: spec.hsts,

@@ -91,6 +91,17 @@ fn thousandths(text: &[u8]) -> u16 {
     (whole + fraction).min(1_000)
 }
 
+/// A page for an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageFound<'a> {
+    /// Its content.
+    pub body: &'a [u8],
+    /// Its type.
+    pub content_type: &'a str,
+    /// There are others, for clients that would rather read those.
+    pub is_choice: bool,
+}
+
 #[derive(Clone, Debug)]
 struct Page {
     spec: PageSpec,
@@ -118,16 +129,17 @@ impl Pages {
         self.0.is_empty()
     }
 
-    /// Returns body and type of the page for an answer: of those for it the first that the client would
-    /// rather read, or else the first.
-    pub fn find(&self, status: u16, code: &str, wanted: Preference) -> Option<(&[u8], &str)> {
+    /// Returns the page for an answer: of those for it the first that the client would rather read, or else
+    /// the first.
+    pub fn find(&self, status: u16, code: &str, wanted: Preference) -> Option<PageFound<'_>> {
         let is_for = |page: &&Page| {
             page.spec.statuses.contains(&status) || page.spec.codes.iter().any(|known| known == code)
         };
         let mut of_answer = self.0.iter().filter(is_for);
+        let is_choice = of_answer.clone().nth(1).is_some();
         let preferred = of_answer.clone().find(|page| wanted != Preference::Any && page.kind == wanted);
         let page = preferred.or_else(|| of_answer.next())?;
-        Some((&page.spec.body, &page.spec.content_type))
+        Some(PageFound { body: &page.spec.body, content_type: &page.spec.content_type, is_choice })
     }
 }
 

@@ -18,6 +18,8 @@ use crate::Mistake;
 pub(crate) const WAYS: usize = 8;
 /// Attempts to change a place while other workers change it.
 pub(crate) const TRIES: usize = 32;
+/// Most requests in a second: intervals are whole µs.
+pub(crate) const RATE_MAX: u64 = 100_000;
 const TIME_BITS: u32 = 44;
 const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
 /// Longest time in µs in which a burst is paid back.
@@ -38,12 +40,15 @@ pub struct RateSpec {
 
 impl RateSpec {
     fn interval_us(self) -> u64 {
-        (u64::from(self.period_s) * 1_000_000 / u64::from(self.requests.max(1))).max(1)
+        (u64::from(self.period_s) * 1_000_000).div_ceil(u64::from(self.requests.max(1)))
     }
 
     pub(crate) fn check(self) -> Result<(), Mistake> {
         if self.requests == 0 || self.period_s == 0 || self.burst == 0 {
             return Err(Mistake::Zero);
+        }
+        if u64::from(self.requests) > RATE_MAX * u64::from(self.period_s) {
+            return Err(Mistake::Rate);
         }
         let most = (TOLERANCE_MAX_US / self.interval_us()).max(1);
         if u64::from(self.burst) > most { Err(Mistake::Burst(most)) } else { Ok(()) }

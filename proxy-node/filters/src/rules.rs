@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use csp_http::head::Fields;
-use csp_http::route::{Found, PathSpec, Redirect, RouteSpec, Routes, Subject, TextSpec};
+use csp_http::route::{Found, PathSpec, Redirect, RouteMistake, RouteSpec, Routes, Subject, TextSpec};
 use csp_types::Instant;
 
 use crate::concurrent::{ConcurrentTable, Permit};
@@ -82,6 +82,25 @@ pub enum Stop<'a> {
     TooMany,
 }
 
+/// Who asks, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Asker {
+    /// The client's address, or that of the peer where no other is known.
+    pub source: IpAddr,
+    /// The request is a preflight of CORS. Rules that depend on a field or a cookie, which it has not, are
+    /// passed over; behind such an [`Act::Allow`] nothing is denied or redirected. For limits its method
+    /// is OPTIONS, otherwise that of the request that it is about.
+    pub is_preflight: bool,
+}
+
+/// How large tables are made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Tables {
+    Whole,
+    /// For a check.
+    Least,
+}
+
 #[derive(Clone, Debug)]
 enum Acting {
     Allow,
@@ -91,11 +110,13 @@ enum Acting {
     Concurrent(Key, Arc<ConcurrentTable>),
 }
 
+/// Its conditions are tables of one route each; `None`: every request meets it.
 #[derive(Clone, Debug)]
 struct Rule {
-    /// One route; `None`: every request meets it.
-    of: Option<Routes>,
-    has_path: bool,
+    path: Option<Routes>,
+    /// Fields and cookies, which no preflight has.
+    fields: Option<Routes>,
+    rest: Option<Routes>,
     acting: Acting,
 }
 
@@ -109,7 +130,7 @@ pub struct Rules {
 
 impl Rules {
     /// Compiles rules.
-    pub(crate) fn new(specs: Vec<RuleSpec>, secret: [u64; 2]) -> Result<Rules, FilterError> {
+    pub(crate) fn new(specs: Vec<RuleSpec>, secret: [u64; 2], tables: Tables) -> Result<Rules, FilterError> {
         if specs.len() > RULES_MAX {
             return Err(Mistake::Rules(specs.len()).at(Part::Rules));
         }
@@ -120,9 +141,9 @@ impl Rules {
         let rules = specs
             .into_iter()
             .enumerate()
-            .map(|(at, spec)| Rule::new(spec).map_err(|mistake| mistake.at(Part::Rule(at))));
+            .map(|(at, spec)| Rule::new(spec, tables).map_err(|mistake| mistake.at(Part::Rule(at))));
         let rules = rules.collect::<Result<Box<[Rule]>, _>>()?;
-        Ok(Rules { has_paths: rules.iter().any(|rule| rule.has_path), rules, secret })
+        Ok(Rules { has_paths: rules.iter().any(|rule| rule.path.is_some()), rules, secret })
     }
 
     /// Returns whether there are none.
@@ -130,28 +151,51 @@ impl Rules {
         self.rules.is_empty()
     }
 
-    /// Returns which rules that name a path a request meets: a bit of each.
-    pub fn by_path(&self, subject: &Subject<'_, impl Fields>) -> u64 {
+    /// Returns which rules a request meets if its path is theirs: a bit of each that names a path.
+    pub fn with_path(&self, subject: &Subject<'_, impl Fields>, source: IpAddr) -> u64 {
         if !self.has_paths {
             return 0;
         }
-        let rules = self.rules.iter().enumerate().filter(|(_, rule)| rule.has_path);
-        rules.filter(|(_, rule)| rule.find(subject).is_some()).fold(0, |all, (at, _)| all | 1 << at)
+        let asker = Asker { source, is_preflight: false };
+        let rules = self.rules.iter().enumerate().filter(|(_, rule)| rule.path.is_some());
+        let met = rules.filter(|(_, rule)| {
+            let subject = rule.seen(subject, asker);
+            meets(&rule.rest, &subject) && meets(&rule.fields, &subject)
+        });
+        met.fold(0, |all, (at, _)| all | 1 << at)
+    }
+
+    /// Returns which of these rules the path of a request meets.
+    pub fn by_path(&self, among: u64, subject: &Subject<'_, impl Fields>) -> u64 {
+        if among == 0 {
+            return 0;
+        }
+        let rules = self.rules.iter().enumerate().filter(|(at, _)| among & 1 << at != 0);
+        rules.filter(|(_, rule)| meets(&rule.path, subject)).fold(0, |all, (at, _)| all | 1 << at)
     }
 
     /// Returns why a request goes no further; `None`: it does. It counts for limits, for some until the
-    /// permits are dropped. `source`: its client's address, or that of the peer where no other is known.
+    /// permits are dropped.
     pub fn judge<'a>(
         &'a self,
         subject: &Subject<'_, impl Fields>,
-        source: IpAddr,
+        asker: Asker,
         now: Instant,
         mut permit: impl FnMut(Permit),
     ) -> Option<Stop<'a>> {
-        let met = self.rules.iter().filter_map(|rule| Some((rule, rule.find(subject)?)));
-        for (rule, found) in met {
+        let (source, mut may_be_allowed) = (asker.source, false);
+        for rule in &self.rules {
+            let subject = &rule.seen(subject, asker);
+            if asker.is_preflight && rule.has_field() {
+                may_be_allowed |= matches!(rule.acting, Acting::Allow)
+                    && meets(&rule.rest, subject)
+                    && meets(&rule.path, subject);
+                continue;
+            }
+            let Some(found) = rule.find(subject) else { continue };
             match &rule.acting {
                 Acting::Allow => return None,
+                Acting::Deny(_) | Acting::Redirect(_) if may_be_allowed => {}
                 Acting::Deny(status) => return Some(Stop::Denied(*status)),
                 Acting::Redirect(to) => return Some(Stop::Redirected(to, found)),
                 Acting::Rate(key, table) => {
@@ -181,9 +225,15 @@ impl Rules {
 }
 
 impl Rule {
-    fn new(spec: RuleSpec) -> Result<Rule, Mistake> {
+    fn new(spec: RuleSpec, tables: Tables) -> Result<Rule, Mistake> {
+        let [path, fields, rest] = compiled(spec.of, spec.act == Act::Allow)?;
+        let entries = |entries| match tables {
+            Tables::Whole => entries,
+            Tables::Least => 0,
+        };
         let acting = match spec.act {
             Act::Allow => Acting::Allow,
+            Act::Deny(status @ (401 | 405 | 407)) => return Err(Mistake::StatusWithField(status)),
             Act::Deny(status) if (400..600).contains(&status) => Acting::Deny(status),
             Act::Deny(status) => return Err(Mistake::Status(status)),
             Act::Redirect(to) => {
@@ -193,30 +243,66 @@ impl Rule {
             Act::Rate(limit) => {
                 limit.of.check()?;
                 check_table(&limit.key, limit.entries)?;
-                Acting::Rate(limit.key, Arc::new(RateTable::new(limit.of, limit.entries)))
+                Acting::Rate(limit.key, Arc::new(RateTable::new(limit.of, entries(limit.entries))))
             }
             Act::Concurrent(limit) => {
                 if limit.of == 0 {
                     return Err(Mistake::Zero);
                 }
                 check_table(&limit.key, limit.entries)?;
-                Acting::Concurrent(limit.key, ConcurrentTable::new(limit.of, limit.entries))
+                Acting::Concurrent(limit.key, ConcurrentTable::new(limit.of, entries(limit.entries)))
             }
         };
-        let has_path = spec.of.path != PathSpec::Any;
-        let of = match spec.of == RouteSpec::default() {
-            true => None,
-            false => Some(Routes::compile(std::slice::from_ref(&spec.of)).map_err(|error| error.what)?),
+        Ok(Rule { path, fields, rest, acting })
+    }
+
+    /// Returns whether it depends on a field or a cookie.
+    fn has_field(&self) -> bool {
+        let of_key = match &self.acting {
+            Acting::Rate(key, _) | Acting::Concurrent(key, _) => key.is_field(),
+            Acting::Allow | Acting::Deny(_) | Acting::Redirect(_) => false,
         };
-        Ok(Rule { of, has_path, acting })
+        of_key || self.fields.is_some()
+    }
+
+    /// Returns a request as the rule sees it. A source that is not known is allowed nothing, and is the
+    /// peer's for other rules. A preflight counts as what it is, not as the request that it is about.
+    fn seen<'a, F>(&self, subject: &Subject<'a, F>, asker: Asker) -> Subject<'a, F> {
+        let is_limit = matches!(self.acting, Acting::Rate(..) | Acting::Concurrent(..));
+        let source = match self.acting {
+            Acting::Allow => subject.source,
+            _ => Some(asker.source),
+        };
+        let method = if asker.is_preflight && is_limit { b"OPTIONS" } else { subject.method };
+        Subject { source, method, ..*subject }
     }
 
     fn find(&self, subject: &Subject<'_, impl Fields>) -> Option<Found> {
-        match &self.of {
-            Some(of) => of.find(subject),
+        if !meets(&self.rest, subject) || !meets(&self.fields, subject) {
+            return None;
+        }
+        match &self.path {
+            Some(path) => path.find(subject),
             None => Some(Found { route: 0, prefix_len: 0 }),
         }
     }
+}
+
+/// Compiles the conditions of a rule: the path, fields and cookies, and the rest.
+fn compiled(mut rest: RouteSpec, is_allow: bool) -> Result<[Option<Routes>; 3], RouteMistake> {
+    let path = RouteSpec { path: std::mem::take(&mut rest.path), ..RouteSpec::default() };
+    let (headers, cookies) = (std::mem::take(&mut rest.headers), std::mem::take(&mut rest.cookies));
+    let fields = RouteSpec { headers, cookies, ..RouteSpec::default() };
+    let one = |spec: RouteSpec| match is_allow {
+        _ if spec == RouteSpec::default() => Ok(None),
+        true => Routes::compile(&[spec]).map(Some).map_err(|error| error.what),
+        false => Routes::guard(&spec).map(Some),
+    };
+    Ok([one(path)?, one(fields)?, one(rest)?])
+}
+
+fn meets(of: &Option<Routes>, subject: &Subject<'_, impl Fields>) -> bool {
+    of.as_ref().is_none_or(|of| of.find(subject).is_some())
 }
 
 fn check_table(key: &Key, entries: usize) -> Result<(), Mistake> {

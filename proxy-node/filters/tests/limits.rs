@@ -3,10 +3,10 @@
 
 use std::net::IpAddr;
 
-use csp_filters::{Act, Filters, Key, Limit, Permit, RateSpec, RuleSpec, Spec, Stop};
+use csp_filters::{Act, Asker, Filters, Key, Limit, Permit, RateSpec, RuleSpec, Spec, Stop};
 use csp_http::Limits;
 use csp_http::head::{HeadReader, Scratch};
-use csp_http::route::{PathSpec, RouteSpec, Subject};
+use csp_http::route::{PathSpec, RouteSpec, Subject, TextSpec};
 use csp_types::{Duration, Instant};
 
 /// Judges a request of GET / with these fields.
@@ -27,8 +27,9 @@ fn of_path(
     let mut reader = HeadReader::default();
     let request = reader.request(&[head.as_bytes()], true, &limits, &mut scratch).unwrap().unwrap();
     let source: IpAddr = source.parse().unwrap();
+    let is_preflight = fields.starts_with("Origin:");
     let subject = Subject::new(&request, request.path(), source);
-    match filters.rules.judge(&subject, source, now, |permit| permits.push(permit)) {
+    match filters.rules.judge(&subject, Asker { source, is_preflight }, now, |permit| permits.push(permit)) {
         None => "passes".to_owned(),
         Some(Stop::Denied(status)) => format!("denied {status}"),
         Some(Stop::Redirected(..)) => "redirected".to_owned(),
@@ -101,12 +102,17 @@ fn keys_are_addresses_networks_fields_and_cookies() {
         ("x-key: a\r\n", "passes"),
         ("X-Key: a\r\n", "wait 60"),
         ("X-Key: b\r\n", "passes"),
+        // A server may take any of two values: they count as none.
+        ("X-Key: c\r\nX-Key: 1\r\n", "wait 60"),
+        ("X_Key: d\r\n", "wait 60"),
     ] {
         assert_eq!(ask(&filters, fields, "10.0.0.1"), expected, "{fields}");
     }
     let filters = one(Key::Cookie("id".to_owned()));
     assert_eq!(ask(&filters, "Cookie: id=1; b=2\r\n", "10.0.0.1"), "passes");
     assert_eq!(ask(&filters, "Cookie: b=3; id=1\r\n", "10.0.0.1"), "wait 60");
+    assert_eq!(ask(&filters, "Cookie: b=3\r\n", "10.0.0.1"), "passes");
+    assert_eq!(ask(&filters, "Cookie: id=5; id=6\r\n", "10.0.0.1"), "wait 60");
     let filters = one(Key::All);
     assert_eq!(ask(&filters, "", "10.0.0.1"), "passes");
     assert_eq!(ask(&filters, "", "10.0.0.2"), "wait 60");
@@ -193,4 +199,47 @@ fn the_first_rule_that_decides_counts() {
     assert_eq!(ask("/admin/x", "192.0.2.1"), "denied 404");
     assert_eq!(ask("/a", "192.0.2.1"), "denied 403");
     assert_eq!(ask("/adminx", "192.0.2.1"), "passes");
+}
+
+/// A preflight has none of the fields that the request has.
+#[test]
+fn rules_by_fields_do_not_judge_preflights() {
+    let of = |headers: &[(&str, TextSpec)]| RouteSpec {
+        headers: headers.iter().map(|(name, text)| ((*name).to_owned(), text.clone())).collect(),
+        ..RouteSpec::default()
+    };
+    let by_key = Limit {
+        key: Key::Header("x-key".to_owned()),
+        of: RateSpec { requests: 1, period_s: 60, burst: 1 },
+        entries: 64,
+    };
+    let posts = RouteSpec { methods: vec!["GET".to_owned()], ..RouteSpec::default() };
+    let of_posts = Limit { key: Key::All, ..by_key.clone() };
+    let filters = filters(vec![
+        RuleSpec { of: of(&[("x-key", TextSpec::Absent)]), act: Act::Deny(403) },
+        any(Act::Rate(by_key)),
+        RuleSpec { of: posts, act: Act::Rate(of_posts) },
+        RuleSpec { of: of(&[("x-key", TextSpec::Exact("a".to_owned()))]), act: Act::Allow },
+        any(Act::Deny(404)),
+    ]);
+    let ask = |fields: &str| judge(&filters, fields, "10.0.0.1", at(0), &mut Vec::new());
+    assert_eq!([0; 3].map(|_| ask("Origin: https://a\r\n")), ["passes"; 3]);
+    assert_eq!(ask(""), "denied 403");
+    assert_eq!(ask("x-key: a\r\n"), "passes");
+    assert_eq!(
+        ask("x-key: b\r\n"),
+        "wait 60",
+        "the preflights were not counted, and this one is a second GET"
+    );
+}
+
+#[test]
+fn what_is_denied_by_a_field_is_denied_by_its_other_spelling() {
+    let of = RouteSpec { headers: vec![("x-debug".to_owned(), TextSpec::Present)], ..RouteSpec::default() };
+    let filters = filters(vec![RuleSpec { of, act: Act::Deny(403) }]);
+    let ask = |fields: &str| judge(&filters, fields, "10.0.0.1", at(0), &mut Vec::new());
+    assert_eq!(
+        ["X-Debug: 1\r\n", "X_Debug: 1\r\n", "X-Debu: 1\r\n"].map(ask),
+        ["denied 403", "denied 403", "passes"]
+    );
 }

@@ -66,7 +66,7 @@ fn pages_are_chosen_by_status_code_and_accept() {
     let filters = made(Spec { pages, ..Spec::default() });
     let of = |status, code, accept: &str| {
         let found = filters.pages.find(status, code, Preference::of(accept.as_bytes()));
-        found.map(|(body, _)| String::from_utf8_lossy(body).into_owned())
+        found.map(|page| String::from_utf8_lossy(page.body).into_owned())
     };
     let browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
     for (accept, expected) in [
@@ -84,6 +84,8 @@ fn pages_are_chosen_by_status_code_and_accept() {
     }
     assert_eq!(of(429, "rate-limited", "text/html").as_deref(), Some("r"));
     assert_eq!(of(404, "no-route", browser), None);
+    let is_choice = |status, code| filters.pages.find(status, code, Preference::Any).unwrap().is_choice;
+    assert!(is_choice(503, "no-server") && !is_choice(429, "rate-limited"));
 }
 
 #[test]
@@ -103,6 +105,14 @@ fn mistakes_have_their_place() {
     let many = vec![RuleSpec { of: RouteSpec::default(), act: Act::Allow }; 65];
     let cases = [
         (rule(Act::Deny(200)), "rules[0]: 200 denies nothing"),
+        (rule(Act::Deny(401)), "rules[0]: 401 needs a field that the proxy does not send"),
+        (rate(100_001, 1, 64), "rules[0]: a rate of more than 100000 requests a second"),
+        (of_cors(cors(&["https://a:443"])), "cors: \"https://a:443\" names the usual port"),
+        (of_cors(cors(&["http://*.a.test:80"])), "cors: \"http://*.a.test:80\" names the usual port"),
+        (
+            of_cors(CorsSpec { expose: vec!["x".repeat(128); 8], ..cors(&["*"]) }),
+            "expose of 1040 bytes together",
+        ),
         (rate(0, 1, 64), "rules[0]: a limit of 0 requests"),
         (rate(1, 0, 64), "rules[0]: a limit of 0 requests"),
         (rate(1, 90_000, 64), "a burst that lasts longer than a day at that rate; allowed are up to 86400"),
@@ -121,6 +131,7 @@ fn mistakes_have_their_place() {
         (of_cors(CorsSpec { methods: vec!["P T".to_owned()], ..cors(&["*"]) }), "is no name of a method"),
     ];
     for (spec, message) in cases {
+        assert_eq!(Filters::check(spec.clone()).unwrap_err().to_string(), refused(spec.clone()));
         let error = refused(spec);
         assert!(error.contains(message), "{error}");
     }

@@ -35,15 +35,17 @@ pub(crate) fn timeout(value: &[u8]) -> Option<Duration> {
 }
 
 /// Returns the `grpc-status` of an answer of the gateway: what clients of gRPC make of its status of HTTP,
-/// but for a call that has taken too long, which is DEADLINE_EXCEEDED.
-pub(crate) fn status(reason: Reason) -> &'static str {
-    match (reason, reason.status()) {
+/// but for a call that has taken too long, which is DEADLINE_EXCEEDED, and one that is denied with another
+/// status of the client's, which is PERMISSION_DENIED.
+pub(crate) fn status(reason: Reason, status: u16) -> &'static str {
+    match (reason, status) {
         (Reason::TotalTimeout, _) => "4",
         (_, 400) => "13",
         (_, 401) => "16",
         (_, 403) => "7",
         (_, 404) => "12",
         (_, 429 | 502 | 503 | 504) => "14",
+        (Reason::Denied, 400..500) => "7",
         _ => "2",
     }
 }

@@ -149,6 +149,11 @@ impl Reason {
         self.row().2
     }
 
+    /// Returns whether it depends on the client, so that no cache may give the answer to others.
+    pub(crate) const fn is_refusal(self) -> bool {
+        matches!(self, Reason::Denied | Reason::RateLimited | Reason::TooManyAtOnce | Reason::CorsOrigin)
+    }
+
     /// Returns whether a later request may succeed, so that the answer has `Retry-After`.
     pub const fn is_temporary(self) -> bool {
         self.status() == 503

@@ -270,6 +270,8 @@ pub struct HttpService {
     pub(crate) filters: Filters,
     /// Whether a rule has CORS.
     pub(crate) has_cors: bool,
+    /// Whether there are pages for errors.
+    pub(crate) has_pages: bool,
     /// Changes of responses that no rule has.
     pub(crate) edits: Edits,
     pub(crate) routes: Routes,
@@ -329,6 +331,9 @@ impl HttpService {
             member_http2: config.member_http2,
             log: config.log,
             edits: edits(filters.edits()).map_err(of_service)?,
+            has_pages: std::iter::once(&filters)
+                .chain(rules.iter().map(|rule| &rule.filters))
+                .any(|filters| !filters.pages.is_empty()),
             filters,
             has_cors: rules.iter().any(|rule| rule.filters.cors.is_some()),
             routes,

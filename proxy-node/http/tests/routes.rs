@@ -180,6 +180,27 @@ fn conditions() {
 }
 
 #[test]
+fn a_guard_is_met_in_doubt() {
+    let of = |text| RouteSpec { headers: vec![("x-a".to_owned(), text)], ..RouteSpec::default() };
+    let met = |routes: &Routes, fields: &str| {
+        find(routes, &format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n")).is_some()
+    };
+    for (text, fields, by_route, by_guard) in [
+        (TextSpec::Exact("1".to_owned()), "X-A: 1\r\n", true, true),
+        (TextSpec::Exact("1".to_owned()), "X_A: 1\r\n", false, true),
+        (TextSpec::Present, "X_A: 1\r\n", false, true),
+        (TextSpec::Present, "XA: 1\r\n", false, false),
+        (TextSpec::Absent, "", true, true),
+        (TextSpec::Absent, "X-A: 1\r\n", false, false),
+        (TextSpec::Absent, "X_A: 1\r\n", false, true),
+    ] {
+        let spec = of(text);
+        let both = [Routes::compile(std::slice::from_ref(&spec)).unwrap(), Routes::guard(&spec).unwrap()];
+        assert_eq!(both.map(|routes| met(&routes, fields)), [by_route, by_guard], "{spec:?} {fields}");
+    }
+}
+
+#[test]
 fn mistakes_name_the_route_and_what_is_wrong() {
     let mistake = |spec: RouteSpec| {
         let error = Routes::compile(&[RouteSpec::default(), spec]).unwrap_err();

@@ -19,6 +19,8 @@ struct Page<'a> {
     status: u16,
     body: Cow<'a, [u8]>,
     content_type: &'a [u8],
+    /// `Accept` has chosen among pages.
+    is_chosen: bool,
     /// The head says all, by fields of gRPC.
     is_grpc: bool,
 }
@@ -30,6 +32,7 @@ impl<'a> Page<'a> {
             status,
             body: Cow::Borrowed(body),
             content_type,
+            is_chosen: false,
             is_grpc: false,
         };
         match (reason, rule.map(|rule| &rule.action)) {
@@ -41,10 +44,7 @@ impl<'a> Page<'a> {
             (Reason::MaxForwards | Reason::Preflight, _) => of_rule(204, b"", b""),
             _ if is_call => Page { is_grpc: true, ..of_rule(200, b"", b"application/grpc") },
             _ => {
-                let status = match reason {
-                    Reason::Denied if filtered.status != 0 => filtered.status,
-                    reason => reason.status(),
-                };
+                let status = filtered.status_of(reason);
                 let text = format!("{}: {}\n", reason.code(), reason.text());
                 let body = Cow::Owned(text.into_bytes());
                 Page { body, ..of_rule(status, b"", b"text/plain; charset=utf-8") }
@@ -62,9 +62,12 @@ impl<'a> Page<'a> {
         let of_rule = of.1.map(|rule| &rule.filters.pages).into_iter();
         let mut all = of_rule.chain([&of.0.filters.pages]).filter(|pages| !pages.is_empty());
         match all.find_map(|pages| pages.find(self.status, reason.code(), filtered.wants)) {
-            Some((body, content_type)) => {
-                Page { body: Cow::Borrowed(body), content_type: content_type.as_bytes(), ..self }
-            }
+            Some(page) => Page {
+                body: Cow::Borrowed(page.body),
+                content_type: page.content_type.as_bytes(),
+                is_chosen: page.is_choice,
+                ..self
+            },
             None => self,
         }
     }
@@ -98,7 +101,8 @@ impl Exchange {
         let rule = self.rule.and_then(|at| service.rules().get(at));
         let filtered = std::mem::take(&mut self.filtered);
         let page = Page::of(reason, rule, &filtered, self.asked.is_grpc);
-        let Page { status, body, content_type, is_grpc } = page.replaced(reason, (&service, rule), &filtered);
+        let page = page.replaced(reason, (&service, rule), &filtered);
+        let Page { status, body, content_type, is_chosen, is_grpc } = page;
         let length = match status {
             204 | 304 => Framing::None,
             _ => Framing::Length(body.len() as u64),
@@ -117,14 +121,16 @@ impl Exchange {
             true => grpc::message(&format!("{}: {}", reason.code(), reason.text())),
             false => String::new(),
         };
-        let retry_after = filtered.retry_after(reason);
+        let (retry_after, status_of) = (filtered.retry_after(reason), filtered.status_of(reason));
         let (fields, count) = present([
             (b"Content-Type", content_type),
             (b"Location", location),
             (b"Retry-After", retry_after.as_bytes()),
-            (b"grpc-status", if is_grpc { grpc::status(reason).as_bytes() } else { b"" }),
+            (b"grpc-status", if is_grpc { grpc::status(reason, status_of).as_bytes() } else { b"" }),
             (b"grpc-message", grpc_message.as_bytes()),
             (b"Allow", if reason == Reason::MaxForwards { b"OPTIONS" } else { b"" }),
+            (b"Cache-Control", if reason.is_refusal() { b"no-store" } else { b"" }),
+            (b"Vary", if is_chosen { b"Accept" } else { b"" }),
         ]);
         let work = &mut cx.shared.work;
         let missing_body = (self.asked.is_head && length != Framing::None).then_some(body.len() as u64);
@@ -135,7 +141,7 @@ impl Exchange {
         let answer = Answer { status, plan, missing_body, date, fields: &fields[..count], own, edits };
         // The buffer is longer than any such head.
         let len = forward::answer(&mut work.head, &answer).unwrap_or(0);
-        self.record.status = if is_grpc { reason.status() } else { status };
+        self.record.status = if is_grpc { status_of } else { status };
         let is_bodyless = self.asked.is_head || body.is_empty();
         if !down.head(cx.ends, &work.head[..len], is_bodyless, &mut work.buffers) {
             down.cut();

@@ -4,12 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use csp_http::forward::{self, Origin, PeerText, RequestForward, TraceIds};
-use csp_http::head::{Framing, Method, Request, normalised, other_readings};
+use csp_http::head::{Framing, Host, Method, Request, normalised, other_readings};
 use csp_http::name::{Name, elements};
 use csp_http::route::{Found, Subject};
 
 use super::cache::Looked;
-use super::filter::routed;
+use super::filter::{preference, routed};
 use super::{Asked, Exchange, Stage};
 use crate::Reason;
 use crate::caching::CacheResult;
@@ -41,6 +41,9 @@ impl Exchange {
         };
         let is_trusted = self.service.trusts(self.peer.ip());
         self.note(request, (is_trusted, is_framed), work);
+        if self.service.has_pages {
+            self.filtered.wants = preference(request);
+        }
         let mut path_room = std::mem::take(&mut work.path);
         let outcome = match request.path() {
             b"*" => Ok(&b"*"[..]),
@@ -70,7 +73,8 @@ impl Exchange {
                 _ => {}
             }
         }
-        self.asked.is_grpc = grpc::is_call(content_type);
+        // Otherwise any request could have its answer of an error said by a 200.
+        self.asked.is_grpc = grpc::is_call(content_type) && request.method_name() == b"POST";
         self.grpc_timeout = grpc::timeout(timeout).filter(|_| self.asked.is_grpc);
         let host = request.host().map_or(&b""[..], |host| host.name);
         let query: [&[u8]; 2] = match request.query() {
@@ -104,24 +108,28 @@ impl Exchange {
         let source = source(request, &service, self.peer.ip(), peer.1);
         self.record.source = source.unwrap_or(self.peer.ip().to_canonical());
         let subject = Subject { source, ..Subject::new(request, path, self.peer.ip()) };
-        let (subject, found) = routed(&service, subject);
+        // Members are told the default host then, which rules are not to be passed by.
+        let host = subject.host.or_else(|| Host::parse(&service.default_host).map(|host| host.name));
+        let (subject, found, is_preflight) = routed(&service, Subject { host, ..subject });
         let rule = found.and_then(|found| service.rules().get(found.route));
         let (Some(found), Some(rule)) = (found, rule) else {
-            self.filter((request, &subject), None, work)?;
+            self.filter((request, &subject), (None, is_preflight), work)?;
             return Err(Reason::NoRoute);
         };
-        let by_path = |subject: &Subject<'_, _>| {
-            (service.filters.rules.by_path(subject), rule.filters.rules.by_path(subject))
-        };
+        let all = [&service.filters.rules, &rule.filters.rules];
+        let among = all.map(|rules| rules.with_path(&subject, self.record.source));
+        let by_path =
+            |subject: &Subject<'_, _>| [all[0].by_path(among[0], subject), all[1].by_path(among[1], subject)];
+        let own = by_path(&subject);
         other_readings(path, &mut work.room, |other| {
             let other = Subject { path: other, ..subject };
             let route = service.routes.find(&other).map(|other| other.route);
-            route == Some(found.route) && by_path(&other) == by_path(&subject)
+            route == Some(found.route) && by_path(&other) == own
         })
         .map_err(Reason::Client)?;
         self.rule = Some(found.route);
         self.record.rule = Some(Arc::clone(&rule.name));
-        self.filter((request, &subject), Some(found.route), work)?;
+        self.filter((request, &subject), (Some(found.route), is_preflight), work)?;
         if request.max_forwards() == Some(0) {
             return Err(Reason::MaxForwards);
         }

@@ -1,7 +1,7 @@
 //! Filters of a request, between the choice of its route and that of its member: rules of the service, rules
 //! of the route, CORS. What they find is kept until the exchange is over.
 
-use csp_filters::{CONCURRENT_MAX, Cors, Filters, Permit, Preference, Stop, requested_method};
+use csp_filters::{Asker, CONCURRENT_MAX, Cors, Filters, Permit, Preference, Stop, requested_method};
 use csp_http::forward::Extra;
 use csp_http::head::Request;
 use csp_http::route::{Found, Subject};
@@ -73,6 +73,14 @@ impl Filtered {
         (fields, len)
     }
 
+    /// Returns the status of an answer of the proxy's own.
+    pub(super) fn status_of(&self, reason: Reason) -> u16 {
+        match reason {
+            Reason::Denied if self.status != 0 => self.status,
+            reason => reason.status(),
+        }
+    }
+
     /// Returns after how many seconds a client may try again; empty: that is not known.
     pub(super) fn retry_after(&self, reason: Reason) -> String {
         match reason {
@@ -85,11 +93,11 @@ impl Filtered {
 }
 
 /// Returns the route of a request. A preflight of CORS falls under the route of the request that it is about,
-/// if that one has CORS, and is of its method for all filters.
+/// if that one has CORS, and is of its method for most filters. The last: whether it is a preflight.
 pub(super) fn routed<'a, 'r>(
     service: &HttpService,
     subject: Subject<'a, Request<'r>>,
-) -> (Subject<'a, Request<'r>>, Option<Found>) {
+) -> (Subject<'a, Request<'r>>, Option<Found>, bool) {
     if service.has_cors
         && let Some(method) = requested_method(&subject)
     {
@@ -97,10 +105,10 @@ pub(super) fn routed<'a, 'r>(
         let found = service.routes.find(&subject);
         let rule = found.and_then(|found| service.rules().get(found.route));
         if rule.is_some_and(|rule| rule.filters.cors.is_some()) {
-            return (subject, found);
+            return (subject, found, true);
         }
     }
-    (subject, service.routes.find(&subject))
+    (subject, service.routes.find(&subject), false)
 }
 
 impl Exchange {
@@ -108,7 +116,7 @@ impl Exchange {
     pub(super) fn filter(
         &mut self,
         (request, subject): (&Request<'_>, &Subject<'_, Request<'_>>),
-        rule: Option<usize>,
+        (rule, is_preflight): (Option<usize>, bool),
         work: &mut Work,
     ) -> Result<(), Reason> {
         let service = std::sync::Arc::clone(&self.service);
@@ -118,17 +126,13 @@ impl Exchange {
         if all.clone().next().is_none() {
             return Ok(());
         }
-        if all.clone().any(|filters| !filters.pages.is_empty()) {
-            self.filtered.wants = preference(request);
-        }
         if let Some(cors) = of_rule.unwrap_or(&service.filters).cors.as_ref() {
             self.note_origin(request, cors, work);
         }
-        all.try_for_each(|filters| self.judge(request, subject, filters, work))?;
+        all.try_for_each(|filters| self.judge((request, subject), filters, is_preflight, work))?;
         let cors = of_rule.and_then(|filters| filters.cors.as_ref());
         match cors {
-            // Its method is no longer OPTIONS here.
-            Some(cors) if subject.method != request.method_name() => {
+            Some(cors) if is_preflight => {
                 let is_allowed = cors.allows_any() || self.filtered.cors().is_some();
                 Err(if is_allowed { Reason::Preflight } else { Reason::CorsOrigin })
             }
@@ -157,19 +161,20 @@ impl Exchange {
 
     fn judge(
         &mut self,
-        request: &Request<'_>,
-        subject: &Subject<'_, Request<'_>>,
+        (request, subject): (&Request<'_>, &Subject<'_, Request<'_>>),
         filters: &Filters,
+        is_preflight: bool,
         work: &mut Work,
     ) -> Result<(), Reason> {
-        let (source, now, permits) = (self.record.source, self.record.began, &mut self.filtered.permits);
+        let asker = Asker { source: self.record.source, is_preflight };
+        let (now, permits) = (self.record.began, &mut self.filtered.permits);
         let keep = |permit| {
             // There are as many places as rules may give permits.
             if let Some(place) = permits.iter_mut().find(|place| place.is_none()) {
                 *place = Some(permit);
             }
         };
-        let Some(stop) = filters.rules.judge(subject, source, now, keep) else { return Ok(()) };
+        let Some(stop) = filters.rules.judge(subject, asker, now, keep) else { return Ok(()) };
         self.filtered.permits = Default::default();
         Err(match stop {
             Stop::Denied(status) => {
@@ -194,7 +199,7 @@ impl Exchange {
 }
 
 /// Returns what a client would rather read.
-fn preference(request: &Request<'_>) -> Preference {
+pub(super) fn preference(request: &Request<'_>) -> Preference {
     let mut accepted = request.fields().filter(|field| field.name.eq_ignore_ascii_case(b"accept"));
     accepted.next().map_or(Preference::Any, |field| Preference::of(field.value))
 }

@@ -117,8 +117,7 @@ impl Exchange {
     pub(crate) fn request_trailers(&mut self, cx: &mut Cx<'_, impl Ends>, section: &[u8]) {
         if let Stage::Stream(id) = self.stage {
             self.touch(cx);
-            self.over_http2.is_ended = true;
-            return cx.shared.links.trailers(id, section);
+            return self.stream_trailers(cx, id, section);
         }
         let work = &mut cx.shared.work;
         let edits = of_rule(&self.service, self.rule);
@@ -190,6 +189,6 @@ impl Exchange {
 }
 
 /// Returns the edits of requests under a rule: by parts, since others of the exchange are changed meanwhile.
-fn of_rule(service: &HttpService, rule: Option<usize>) -> &Edits {
+pub(super) fn of_rule(service: &HttpService, rule: Option<usize>) -> &Edits {
     rule.and_then(|at| service.rules().get(at)).map_or(Edits::NONE, |rule| &rule.request_edits)
 }

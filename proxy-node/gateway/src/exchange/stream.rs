@@ -11,6 +11,7 @@ use csp_types::{FlowLabel, Instant};
 
 use super::cache::Heard;
 use super::member::{Head, Unsent, answer_to, hear_for_cache};
+use super::request::of_rule;
 use super::{Exchange, Flow, Stage};
 use crate::Reason;
 use crate::client::Downstream;
@@ -158,17 +159,28 @@ impl Exchange {
             }
             Piece::Trailers(len) => {
                 self.touch(cx);
-                let Shared { links, work, .. } = &mut *cx.shared;
-                work.room.clear();
-                down.copy(cx.ends, len, &mut work.room);
-                links.trailers(id, &work.room);
-                self.over_http2.is_ended = true;
+                let mut section = std::mem::take(&mut cx.shared.work.room);
+                section.clear();
+                down.copy(cx.ends, len, &mut section);
+                self.stream_trailers(cx, id, &section);
+                cx.shared.work.room = section;
                 down.consume(cx.ends, len);
                 down.moved(len);
             }
             Piece::More | Piece::End => return Flow::Wait,
         }
         Flow::Moved
+    }
+
+    /// Ends the request with its trailers but for those that the rule removes.
+    pub(super) fn stream_trailers(&mut self, cx: &mut Cx<'_, impl Ends>, id: StreamId, section: &[u8]) {
+        let Shared { links, work, .. } = &mut *cx.shared;
+        let edits = of_rule(&self.service, self.rule);
+        let written = forward::trailers(&mut work.head, section, edits).unwrap_or(0);
+        // The section of a chunked body begins behind its last chunk.
+        let section = work.head.get(..written).and_then(|all| all.strip_prefix(b"0\r\n"));
+        links.trailers(id, section.unwrap_or_default());
+        self.over_http2.is_ended = true;
     }
 
     /// Sends payload of the request, and keeps it while all of it is kept. Returns the number of bytes sent.

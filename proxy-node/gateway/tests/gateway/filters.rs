@@ -3,7 +3,7 @@
 use csp_filters::{Act, CorsSpec, Hsts, Key, Limit, PageSpec, RateSpec, RuleSpec, Spec};
 use csp_gateway::spec::{RuleConfig, ServiceConfig};
 use csp_http::head::Scheme;
-use csp_http::route::{PathSpec, Redirect, RouteSpec};
+use csp_http::route::{PathSpec, Redirect, RouteSpec, TextSpec};
 
 use crate::http::{Http, service, to_pool};
 use crate::http2::{Client, http2};
@@ -49,6 +49,13 @@ fn a_denied_request_gets_its_status_and_the_connection_is_kept() {
     h.w.connect(1_001);
     let answer = refused(&mut h, 1_001, "GET /x HTTP/1.0");
     assert!(answer.starts_with("HTTP/1.1 403 ") && h.w.clients[&1_001].fin, "{answer}");
+    // An answer of gRPC would have the status 200.
+    h.w.connect(1_003);
+    let answer = refused(&mut h, 1_003, "GET /admin HTTP/1.1\r\nHost: a\r\nContent-Type: application/grpc");
+    assert!(
+        answer.starts_with("HTTP/1.1 404 ") && answer.contains("\r\nCache-Control: no-store\r\n"),
+        "{answer}"
+    );
     let member = h.asks(1_002, "GET //other HTTP/1.1\r\nHost: a\r\n\r\n");
     h.says(member, "HTTP/1.1 204 No Content\r\n\r\n");
     let codes = h.codes();
@@ -225,7 +232,7 @@ fn clients_of_http2_and_calls_are_denied_likewise() {
 #[test]
 fn errors_have_the_pages_of_the_policy() {
     let page = |body: &str, content_type: &str| PageSpec {
-        statuses: vec![403, 404],
+        statuses: vec![400, 403, 404],
         codes: Vec::new(),
         body: body.as_bytes().into(),
         content_type: content_type.to_owned(),
@@ -237,12 +244,16 @@ fn errors_have_the_pages_of_the_policy() {
     let mut h = Http::new(ServiceConfig { filters, rules, ..service() });
     h.w.connect(1_000);
     let answer = refused(&mut h, 1_000, "GET /no HTTP/1.1\r\nHost: a\r\nAccept: text/html");
-    let expected = "HTTP/1.1 403 Forbidden\r\nContent-Type: text/html\r\n\
+    let expected = "HTTP/1.1 403 Forbidden\r\nContent-Type: text/html\r\nCache-Control: no-store\r\nVary: Accept\r\n\
                     Strict-Transport-Security: max-age=9\r\nContent-Length: 11\r\n\r\n<h1>No</h1>";
     assert_eq!(answer, expected);
     let answer = refused(&mut h, 1_000, "GET /other HTTP/1.1\r\nHost: a\r\nAccept: application/json");
     assert!(answer.starts_with("HTTP/1.1 404 ") && answer.ends_with("\r\n\r\n{}"), "{answer}");
     assert!(answer.contains("\r\nStrict-Transport-Security: max-age=9\r\n"), "{answer}");
+    // Answers that come before the filters have them, too.
+    h.w.connect(1_002);
+    let answer = refused(&mut h, 1_002, "GET /some/..%2Fno HTTP/1.1\r\nHost: a\r\nAccept: application/json");
+    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.ends_with("\r\n\r\n{}"), "{answer}");
     let member = h.asks(1_001, "GET /some HTTP/1.1\r\nHost: a\r\n\r\n");
     h.says(member, "HTTP/1.1 404 Not Found\r\nContent-Length: 1\r\n\r\nx");
     let answer = h.reads(1_001);
@@ -250,5 +261,90 @@ fn errors_have_the_pages_of_the_policy() {
         answer.ends_with("\r\n\r\nx") && answer.contains("max-age=9"),
         "pages are not for members: {answer}"
     );
+    h.assert_no_leak();
+}
+
+/// The example of docs/http-filters.md: a key that every request has to have.
+#[test]
+fn rules_by_fields_and_limits_let_a_preflight_pass() {
+    let mut config = with_cors(CorsSpec { headers: vec!["x-api-key".to_owned()], ..site() });
+    let of = RouteSpec { headers: vec![("x-api-key".to_owned(), TextSpec::Absent)], ..RouteSpec::default() };
+    let by_key = Limit {
+        key: Key::Header("x-api-key".to_owned()),
+        of: RateSpec { requests: 1, period_s: 60, burst: 1 },
+        entries: 64,
+    };
+    let puts = RouteSpec { methods: vec!["PUT".to_owned()], ..RouteSpec::default() };
+    let of_puts = Limit { key: Key::Source, ..by_key.clone() };
+    config.rules[0].filters.rules = vec![
+        RuleSpec { of, act: Act::Deny(403) },
+        RuleSpec { of: RouteSpec::default(), act: Act::Rate(by_key) },
+        RuleSpec { of: puts, act: Act::Rate(of_puts) },
+        deny("/no", 404),
+    ];
+    let mut h = Http::new(config);
+    h.w.connect(1_000);
+    let preflight = |path: &str, method: &str| {
+        format!(
+            "OPTIONS {path} HTTP/1.1\r\nHost: a\r\nOrigin: https://app.example\r\n\
+             Access-Control-Request-Method: {method}\r\nAccess-Control-Request-Headers: x-api-key"
+        )
+    };
+    for _ in 0..3 {
+        let answer = refused(&mut h, 1_000, &preflight("/a", "PUT"));
+        assert!(answer.starts_with("HTTP/1.1 204 "), "{answer}");
+        assert!(answer.contains("\r\nAccess-Control-Allow-Headers: x-api-key\r\n"), "{answer}");
+    }
+    let answer = refused(&mut h, 1_000, &preflight("/no", "PUT"));
+    assert!(answer.starts_with("HTTP/1.1 404 "), "rules by path stay: {answer}");
+    let answer = refused(&mut h, 1_000, "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0");
+    assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    let put = "PUT /a HTTP/1.1\r\nHost: a\r\nX-Api-Key: k\r\nContent-Length: 0";
+    let member = h.asks(1_001, &format!("{put}\r\n\r\n"));
+    h.says(member, "HTTP/1.1 204 No Content\r\n\r\n");
+    let answer = refused(&mut h, 1_000, put);
+    assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
+    h.assert_no_leak();
+}
+
+/// A client of HTTP/1.0 that names no host gets what the default host has.
+#[test]
+fn rules_of_a_host_are_not_passed_without_a_host() {
+    let of = RouteSpec { hosts: vec!["www.example".to_owned()], ..RouteSpec::default() };
+    let config = with(vec![RuleSpec { of, act: Act::Deny(403) }]);
+    let mut h = Http::new(ServiceConfig { default_host: "www.example:8080".to_owned(), ..config });
+    h.w.connect(1_000);
+    let answer = refused(&mut h, 1_000, "GET / HTTP/1.0");
+    assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    h.assert_no_leak();
+}
+
+/// A trusted proxy that names no address: nobody is let in for it, and rules against its own one hold.
+#[test]
+fn an_unknown_source_is_that_of_the_peer_for_denials() {
+    let nets = || RouteSpec { sources: vec!["0.0.0.0/0".parse().unwrap()], ..RouteSpec::default() };
+    for (rules, expected) in [
+        (vec![RuleSpec { of: nets(), act: Act::Deny(403) }], "HTTP/1.1 403 "),
+        (vec![RuleSpec { of: nets(), act: Act::Allow }, deny("/", 404)], "HTTP/1.1 404 "),
+    ] {
+        let trusted = vec!["0.0.0.0/0".parse().unwrap()];
+        let mut h = Http::new(ServiceConfig { trusted, ..with(rules) });
+        h.w.connect(1_000);
+        let answer = refused(&mut h, 1_000, "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: unknown");
+        assert!(answer.starts_with(expected), "{answer}");
+        h.assert_no_leak();
+    }
+}
+
+/// A reading of the path counts where the rest of the rule is met.
+#[test]
+fn readings_meet_the_rules_of_their_host_only() {
+    let of = RouteSpec { hosts: vec!["b".to_owned()], ..prefix("/admin") };
+    let mut h = Http::new(with(vec![RuleSpec { of, act: Act::Deny(404) }]));
+    let member = h.asks(1_000, "GET //admin HTTP/1.1\r\nHost: a\r\n\r\n");
+    h.says(member, "HTTP/1.1 204 No Content\r\n\r\n");
+    h.w.connect(1_001);
+    let answer = refused(&mut h, 1_001, "GET //admin HTTP/1.1\r\nHost: b");
+    assert!(answer.contains("path-ambiguous"), "{answer}");
     h.assert_no_leak();
 }

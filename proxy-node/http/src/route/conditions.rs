@@ -23,10 +23,12 @@ pub(super) struct Conditions {
     cookies: Box<[Named]>,
     query: Box<[Named]>,
     sources: Box<[Prefix]>,
+    is_guard: bool,
 }
 
 impl Conditions {
-    pub(super) fn new(spec: &RouteSpec) -> Result<Self, RouteMistake> {
+    /// `is_guard`: a request is to meet them in doubt, not to miss them.
+    pub(super) fn new(spec: &RouteSpec, is_guard: bool) -> Result<Self, RouteMistake> {
         let counts = [
             (spec.hosts.len(), "hosts"),
             (spec.methods.len(), "methods"),
@@ -47,6 +49,7 @@ impl Conditions {
             cookies: named(&spec.cookies, "cookie", is_token)?,
             query: named(&spec.query, "query parameter", |name| !name.is_empty())?,
             sources: spec.sources.iter().copied().collect(),
+            is_guard,
         })
     }
 
@@ -62,9 +65,9 @@ impl Conditions {
             && (self.sources.is_empty()
                 || subject.source.is_some_and(|source| self.sources.iter().any(|net| net.contains(source))))
             && self.headers.iter().all(|named| {
-                // A member may take X_A for X-A: it is not absent then, but meets no other condition.
+                // A member may take X_A for X-A: in doubt a route is missed, and a guard is met.
                 let is_absence = matches!(named.text, Text::Absent);
-                let of_name = subject.fields.each().filter(|field| match is_absence {
+                let of_name = subject.fields.each().filter(|field| match is_absence != self.is_guard {
                     true => is_same(field.name, &named.name),
                     false => field.name.eq_ignore_ascii_case(&named.name),
                 });

@@ -104,6 +104,17 @@ impl HostPattern {
 impl Routes {
     /// Compiles routes.
     pub fn compile(specs: &[RouteSpec]) -> Result<Routes, RouteError> {
+        Self::compiled(specs, false)
+    }
+
+    /// Compiles what a rule guards against. A name of a field with `_` for `-`, which servers may take for
+    /// the same, meets a condition of its value, and does not count where the field has to be absent. In
+    /// routes it is the other way round.
+    pub fn guard(spec: &RouteSpec) -> Result<Routes, RouteMistake> {
+        Self::compiled(std::slice::from_ref(spec), true).map_err(|error| error.what)
+    }
+
+    fn compiled(specs: &[RouteSpec], is_guard: bool) -> Result<Routes, RouteError> {
         let error = |route| move |what| RouteError { route, what };
         if specs.len() > ROUTES_MAX {
             return Err(error(ROUTES_MAX)(RouteMistake::TooMany));
@@ -115,7 +126,7 @@ impl Routes {
                 return Err(error(at)(RouteMistake::TooManyExpressions));
             }
             let path = Path::new(&spec.path).map_err(error(at))?;
-            let conditions = Conditions::new(spec).map_err(error(at))?;
+            let conditions = Conditions::new(spec, is_guard).map_err(error(at))?;
             let hosts = spec.hosts.iter().map(|host| HostPattern::new(host));
             let mut hosts = hosts.collect::<Result<Vec<_>, _>>().map_err(error(at))?;
             if hosts.is_empty() {
