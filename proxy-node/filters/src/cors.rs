@@ -130,8 +130,8 @@ impl Cors {
             })
     }
 
-    /// Returns whether every origin is allowed, so that `Access-Control-Allow-Origin` is one of [`edits`]
-    /// (Self::edits).
+    /// Returns whether every origin is allowed, so that `Access-Control-Allow-Origin` is one of
+    /// [`edits`](Self::edits).
     pub fn allows_any(&self) -> bool {
         self.any
     }

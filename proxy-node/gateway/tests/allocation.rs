@@ -24,7 +24,7 @@ static ALLOCATOR: allocation::Counting = allocation::Counting;
 fn filters() -> Spec {
     let of = RouteSpec { path: PathSpec::Prefix("/admin".to_owned()), ..RouteSpec::default() };
     let any = |act| RuleSpec { of: RouteSpec::default(), act };
-    let rate = RateSpec { requests: 1_000_000, period_s: 1, burst: 1_000_000 };
+    let rate = RateSpec { requests: 100_000, period_s: 1, burst: 100_000 };
     let rules = vec![
         RuleSpec { of, act: Act::Deny(404) },
         any(Act::Rate(Limit { key: Key::Source, of: rate, entries: 64 })),

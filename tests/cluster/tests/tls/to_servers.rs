@@ -33,7 +33,7 @@ pub fn services() -> String {
     });
     format!(
         "{}  - {{name: behind, vip: {VIP}, port: {BYTES}, {}, servers: {{tls: {{{options}}}}}}}
-  - {{name: behind1, {}, servers: {{tls: {{{options}}}, check: {{interval_ms: 500, timeout_ms: 400, http: {{path: /}}}}}}}}
+  - {{name: behind1, {}, servers: {{tls: {{{options}}}, check: {{interval_ms: 500, timeout_ms: 400, http: {{path: /, host: b.csp.test}}}}}}}}
   - {{name: behind2, {}, servers: {{http2: true, tls: {{{options}, min_version: '1.3'}}}}}}
   - {{name: behind-known, {}, servers: {{tls: {{{options}, certificate: proxy.csp.test}}}}}}
   - name: behind-http
@@ -41,8 +41,8 @@ pub fn services() -> String {
     port: {HTTP}
     http:
       routes:
-        - {{name: h2, match: {{path: /h2}}, to: [{{service: behind2}}]}}
-        - {{name: known, match: {{path: /known}}, to: [{{service: behind-known}}]}}
+        - {{name: h2, path: {{prefix: /h2}}, to: [{{service: behind2}}]}}
+        - {{name: known, path: {{prefix: /known}}, to: [{{service: behind-known}}]}}
         - {{name: rest, to: [{{service: behind1}}]}}
 ",
         wrong.concat(),
