@@ -130,8 +130,7 @@ impl Cors {
             })
     }
 
-    /// Returns whether every origin is allowed, so that `Access-Control-Allow-Origin` is one of
-    /// [`edits`](Self::edits).
+    /// Returns whether every origin is allowed: `Access-Control-Allow-Origin` is `*` in every response.
     pub fn allows_any(&self) -> bool {
         self.any
     }

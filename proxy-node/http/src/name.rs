@@ -127,8 +127,17 @@ impl Name {
 /// Returns whether a field says something of a client's certificate: `Client-Cert` and `Client-Cert-Chain`
 /// (RFC 9440), and those whose names begin with `X-SSL-Client`. Only the proxy writes them.
 pub fn is_of_certificate(name: &[u8]) -> bool {
-    let begins = |start: &[u8]| name.get(..start.len()).is_some_and(|begin| is_same(begin, start));
-    is_same(name, b"Client-Cert") || is_same(name, b"Client-Cert-Chain") || begins(b"X-SSL-Client")
+    match name {
+        [b'c' | b'C', ..] => match name.len() {
+            11 => is_same(name, b"Client-Cert"),
+            17 => is_same(name, b"Client-Cert-Chain"),
+            _ => false,
+        },
+        [b'x' | b'X', _, b's' | b'S', ..] => {
+            name.get(..12).is_some_and(|begin| is_same(begin, b"X-SSL-Client"))
+        }
+        _ => false,
+    }
 }
 
 fn is_lookalike(name: &[u8], text: &[u8]) -> bool {

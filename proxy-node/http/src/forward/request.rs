@@ -88,14 +88,24 @@ pub fn request(out: &mut [u8], request: &Request<'_>, how: &RequestForward<'_>) 
         out.hex(&id);
         out.put(b"\r\n");
     }
-    let extra = how.extra.iter().copied().filter(|(name, _)| !how.edits.removes(name));
-    for (name, value) in how.edits.added().chain(extra) {
+    for (name, value) in how.edits.added() {
         out.field(name, value);
+    }
+    if !how.extra.is_empty() {
+        further(&mut out, how);
     }
     framing(&mut out, request);
     connection(&mut out, request, how.upgrade && request.is_upgrade());
     out.put(b"\r\n");
     Ok(Written { len: out.finish()?, trace })
+}
+
+/// Writes further fields, but for those that edits remove. Apart from what every request needs.
+#[inline(never)]
+fn further(out: &mut Writer<'_>, how: &RequestForward<'_>) {
+    for (name, value) in how.extra.iter().filter(|(name, _)| !how.edits.removes(name)) {
+        out.field(name, value);
+    }
 }
 
 fn request_line(out: &mut Writer<'_>, request: &Request<'_>, how: &RequestForward<'_>) {
