@@ -302,7 +302,7 @@ REQUESTS = [
         panel("Bodies", "Bps", "Bytes of bodies from clients (in) and to clients (out), by service.", (rate("csp_http_received_bytes_total", HTTP, "service"), "{{service}} in"), (rate("csp_http_sent_bytes_total", HTTP, "service"), "{{service}} out")),
     ]),
     ("Clients and servers", [
-        panel("Clients' connections", "none", "Connections of clients whose HTTP is read that are open, by service.", (gauge("csp_http_connections", OF_HTTP, "service"), "{{service}}")),
+        panel("Clients' connections", "none", "Connections of clients whose HTTP is read that are open, by service.", (gauge("csp_http_open_connections", OF_HTTP, "service"), "{{service}}")),
         panel("New connections of clients", "cps", "Connections of clients whose HTTP is read, a second.", (rate("csp_http_connections_total", OF_HTTP, "service"), "{{service}}")),
         panel("In progress", "none", "Requests that are in progress at all proxies.", (gauge("csp_http_requests_in_progress"), "requests")),
         panel("Connections to servers", "none", "Connections to servers for requests: kept and idle, or in use.", (gauge("csp_http_upstream_connections", "", "state"), "{{state}}")),
@@ -314,7 +314,7 @@ REQUESTS = [
 VARIABLES = {
     "node": ("Node", 'label_values(up{job="csp"}, node)'),
     "service": ("Service", "label_values(csp_service_members, service)"),
-    "http_service": ("Service", "label_values(csp_http_connections, service)"),
+    "http_service": ("Service", "label_values(csp_http_open_connections, service)"),
     "route": ("Route", 'label_values(csp_http_requests_total{service=~"$http_service"}, route)'),
     "channel": ("Channel", "label_values(csp_channel_messages_total, channel)"),
     "flow": ("Information flow", "label_values(csp_information_flow_messages_total, flow)"),

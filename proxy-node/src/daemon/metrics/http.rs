@@ -90,7 +90,7 @@ impl MetricSource for HttpMetrics {
             let help = "Connections of clients whose HTTP is read, by service";
             out.counter("csp_http_connections_total", help, &labels, sum.connections);
             let help = "Connections of clients whose HTTP is read that are open, by service";
-            out.gauge("csp_http_connections", help, &labels, sum.open as f64);
+            out.gauge("csp_http_open_connections", help, &labels, sum.open as f64);
             let help =
                 "Keys of limits of HTTP filters that a full table has evicted, or not counted, by service";
             out.counter("csp_http_filter_lost_total", help, &labels, sum.lost);
