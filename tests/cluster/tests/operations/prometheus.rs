@@ -58,7 +58,7 @@ services:
     http:
       routes:
       - {{name: no, path: {{exact: /no}}, respond: {{status: 403}}}}
-      - {{name: files, to: [{{service: web}}]}}
+      - {{name: files, to: [{{service: web}}], cache: {{}}}}
   - name: forwarded
     vip: {FORWARDED}
     port: 9
