@@ -86,7 +86,7 @@ fn others_wait_for_one_that_asks() {
     let Found::Pass(..) = find(&store, NOW + 31_000, "a", "") else { panic!() };
     assert!(pass.commit(NOW + 31_000, draft(NOW + 31_000, "", MINUTE), None).is_some());
     assert!(matches!(find(&store, NOW + 31_000, "a", ""), Found::Fresh(_)));
-    // Who has waited long enough, or has an identity, is alone.
+    // An impatient request, or one with an identity, asks the server itself.
     let held = filler(&store, NOW, "b", "");
     let (head, mut room) = (request(""), Vec::new());
     for ask in [

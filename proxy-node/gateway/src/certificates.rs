@@ -1,4 +1,4 @@
-//! The fields by which the gateway tells members of the certificate that a client has shown in its handshake.
+//! The fields in which the gateway passes a client's certificate on to members.
 
 use std::sync::Arc;
 

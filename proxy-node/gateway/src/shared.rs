@@ -41,7 +41,7 @@ pub(crate) struct Work {
     pub(crate) random: Random,
     pub(crate) clock: Clock,
     pub(crate) caching: Caching,
-    /// The identity in the certificate of the client whose request begins, if members are told of it.
+    /// The certificate's identity of the client whose request begins, if the gateway passes it to members.
     pub(crate) identity: Option<Arc<ClientIdentity>>,
 }
 

@@ -33,7 +33,8 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// Creates a table without sources; nobody who does not know `key` can choose which of them share a set.
+    /// Creates a table without sources. `key`: a secret, without which clients cannot choose addresses that
+    /// share a set.
     pub(crate) fn new(key: &[u8; 16]) -> Self {
         Sources { hasher: SipHasher13::new_with_key(key), places: Vec::new() }
     }

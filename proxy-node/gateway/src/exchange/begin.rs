@@ -108,7 +108,7 @@ impl Exchange {
         let source = source(request, &service, self.peer.ip(), peer.1);
         self.record.source = source.unwrap_or(self.peer.ip().to_canonical());
         let subject = Subject { source, ..Subject::new(request, path, self.peer.ip()) };
-        // Members are told the default host then, which rules are not to be passed by.
+        // Members get the default host then, so rules judge the request by it.
         let host = subject.host.or_else(|| Host::parse(&service.default_host).map(|host| host.name));
         let (subject, found, is_preflight) = routed(&service, Subject { host, ..subject });
         let rule = found.and_then(|found| service.rules().get(found.route));

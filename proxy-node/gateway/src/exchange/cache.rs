@@ -235,7 +235,8 @@ impl State {
         head.extend_from_slice(b"\r\n");
     }
 
-    /// Processes the head of a member's response. `is_whole`: its body's end can be told from its loss.
+    /// Processes the head of a member's response. `is_whole`: the gateway sees
+    /// whether a body that ends with the connection is complete.
     pub(super) fn heard(
         &mut self,
         (response, source, is_whole): (&Response<'_>, Framing, bool),
@@ -429,7 +430,7 @@ fn write_key(
     }
 }
 
-/// Returns whether a field is what proxies tell of the client's request, but for addresses.
+/// Returns whether it is an `X-Forwarded-*` field other than `X-Forwarded-For`.
 fn is_told(name: &[u8]) -> bool {
     const START: &[u8] = b"x-forwarded-";
     let is_one = name.get(..START.len()).is_some_and(|start| start.eq_ignore_ascii_case(START));

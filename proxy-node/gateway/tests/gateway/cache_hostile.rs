@@ -155,7 +155,7 @@ fn conditions_of_changes_reach_the_server() {
     h.assert_no_leak();
 }
 
-/// What a trusted proxy tells of the client distinguishes responses.
+/// Fields that a trusted proxy sends are part of the cache's key.
 #[test]
 fn what_trusted_proxies_tell_is_of_the_key() {
     let config = ServiceConfig { trusted: vec!["0.0.0.0/0".parse().unwrap()], ..service() };
