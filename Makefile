@@ -324,12 +324,13 @@ bench-front: packages-compare build ## plain servers behind a VIP beside HAProxy
 FRONT = --layout edge --contender csp-plain --contender haproxy-tcp --work 100b-64 --work 16kib-64 --work 1mib-16 --work upload --work 100b-each --work 100b-1
 
 .PHONY: bench-http
-bench-http: packages-compare build ## requests that the proxy reads, with TLS, HTTP/2 and handshakes, and memory of idle connections, to accelerated and plain servers, beside HAProxy in HTTP mode and nginx as a proxy, on the same host, by the edge process (root, an idle machine, 15 minutes; BENCH="--rounds 5")
-	@tests/setup/packages.sh nghttp2-client openssl
+bench-http: packages-compare build ## requests that the proxy reads, with TLS, HTTP/2 and handshakes, memory of idle connections, to accelerated and plain servers, beside HAProxy in HTTP mode and nginx as a proxy, and what the cache has beside Varnish, on the same host, by the edge process (root, an idle machine, 15 minutes; BENCH="--rounds 5")
+	@tests/setup/packages.sh nghttp2-client openssl varnish
 	@ulimit -Sn "$$(ulimit -Hn)"; for protocol in http1 tls http2; do \
 	  $(RELEASE)/csp-bench --layout edge --contender csp-http --contender haproxy-http --contender nginx-http --work memory-$$protocol; done
 	@$(RELEASE)/csp-bench $(HTTP_BENCH) --work 100b-64 --work 16kib-64 --work 1mib-16 --work 100b-each --work 100b-1 --work open-loop $(BENCH)
 	@$(RELEASE)/csp-bench $(HTTP_BENCH) --work tls-100b-64 --work tls-1mib-16 --work h2-100b-100 --work handshakes-full --work handshakes-resumed $(BENCH)
+	@$(RELEASE)/csp-bench --layout edge --contender csp-cache --contender varnish --work cached-1kib-64 --work cached-16kib-64 $(BENCH)
 
 HTTP_BENCH = --layout edge --contender csp-http --contender csp-http-plain --contender haproxy-http --contender nginx-http
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -38,6 +39,8 @@ pub enum Contender {
     CspHttp,
     /// The same in front of an nginx on kernel TCP.
     CspHttpPlain,
+    /// The first, with its cache.
+    CspCache,
     /// nginx on kernel TCP, no proxy.
     Direct,
     /// The same with `sendfile off`: what a server costs that has its answers in memory.
@@ -54,11 +57,13 @@ pub enum Contender {
     NginxStream,
     /// nginx as a proxy of HTTP with kept connections, one worker.
     NginxHttp,
+    /// Varnish, with as many threads as it likes.
+    Varnish,
 }
 
 impl Contender {
     /// All of them.
-    pub const ALL: [Contender; 12] = [
+    pub const ALL: [Contender; 14] = [
         Contender::Csp,
         Contender::CspPlain,
         Contender::CspHttp,
@@ -71,6 +76,8 @@ impl Contender {
         Contender::HaproxyHttp2,
         Contender::NginxStream,
         Contender::NginxHttp,
+        Contender::CspCache,
+        Contender::Varnish,
     ];
     /// Those of the quick bench.
     pub const QUICK: [Contender; 3] = [Contender::Csp, Contender::Direct, Contender::HaproxyTcp];
@@ -91,6 +98,8 @@ impl Contender {
             Contender::HaproxyHttp2 => "HAProxy HTTP, 2 threads",
             Contender::NginxStream => "nginx stream",
             Contender::NginxHttp => "nginx HTTP",
+            Contender::CspCache => "CSP cache",
+            Contender::Varnish => "Varnish",
         }
     }
 
@@ -98,6 +107,8 @@ impl Contender {
     #[must_use]
     pub fn does(self, work: Work) -> bool {
         match self {
+            Contender::CspCache | Contender::Varnish => work.is_cached(),
+            _ if work.is_cached() => false,
             Contender::DirectCopied => work.is_large() && !work.is_secure(),
             _ => self.reads_http() || !(work.is_secure() || work.is_memory()),
         }
@@ -113,8 +124,8 @@ impl Contender {
     /// Returns whether this is this platform.
     #[must_use]
     pub const fn is_ours(self) -> bool {
-        use Contender::{Csp, CspHttp, CspHttpPlain, CspPlain};
-        matches!(self, Csp | CspPlain | CspHttp | CspHttpPlain)
+        use Contender::{Csp, CspCache, CspHttp, CspHttpPlain, CspPlain};
+        matches!(self, Csp | CspPlain | CspHttp | CspHttpPlain | CspCache)
     }
 
     const fn port(self) -> u16 {
@@ -131,6 +142,8 @@ impl Contender {
             Contender::NginxHttp => 96,
             Contender::CspHttp => 84,
             Contender::CspHttpPlain => 85,
+            Contender::CspCache => 86,
+            Contender::Varnish => 97,
         }
     }
 
@@ -222,7 +235,7 @@ pub fn start(cluster: &mut Cluster, layout: Layout, plan: &Plan) -> Result<(Vec<
         match contender {
             Contender::DirectCopied => all.push(plain(cluster, &sink, *contender)?),
             Contender::CspPlain => {}
-            Contender::CspHttp => all.push(accelerated(cluster, *contender)?),
+            Contender::CspHttp | Contender::CspCache => all.push(accelerated(cluster, *contender)?),
             Contender::CspHttpPlain => {
                 let tiers = behind.as_ref().map(|one| one.tiers.clone()).unwrap_or_default();
                 let [authority, secure] =
@@ -310,9 +323,9 @@ fn worker_of(master: u32) -> Result<u32> {
 fn policy_text() -> String {
     let [plain, http, http_plain] =
         [Contender::CspPlain, Contender::CspHttp, Contender::CspHttpPlain].map(Contender::port);
-    let front = |name: &str, port: u16, to: &str| {
-        let (http, secure) =
-            (format!("http: {{routes: [{{name: all, to: [{{service: {to}}}]}}]}}"), port + 400);
+    let front = |name: &str, port: u16, to: &str, cache: &str| {
+        let http = format!("http: {{routes: [{{name: all, to: [{{service: {to}}}]{cache}}}]}}");
+        let secure = port + 400;
         format!(
             "  - {{name: {name}, vip: {VIP}, port: {port}, {http}}}\n  - {{name: {name}-tls, vip: {VIP}, port: {secure}, \
              tls: {{certificates: [{}]}}, {http}}}\n",
@@ -320,9 +333,10 @@ fn policy_text() -> String {
         )
     };
     let services = format!(
-        "services:\n  - {{name: behind, vip: {VIP}, port: {plain}, pool: [{{address: {CLIENT_ADDRESS}, port: {plain}}}]}}\n{}{}",
-        front("http", http, "web"),
-        front("http-plain", http_plain, "behind")
+        "services:\n  - {{name: behind, vip: {VIP}, port: {plain}, pool: [{{address: {CLIENT_ADDRESS}, port: {plain}}}]}}\n{}{}{}",
+        front("http", http, "web", ""),
+        front("http-plain", http_plain, "behind", ""),
+        front("cached", Contender::CspCache.port(), "web", ", cache: {default_ttl_s: 3600}")
     );
     configs::policy().replacen("services:\n", &services, 1)
 }
@@ -387,23 +401,36 @@ fn proxy(
     let (program, text) = match contender {
         Contender::NginxStream => ("nginx", stream_conf(cluster.scratch(), port, &server)),
         Contender::NginxHttp => ("nginx", http_conf(cluster.scratch(), port, &server)),
+        Contender::Varnish => ("varnishd", String::new()),
         _ => ("haproxy", haproxy_conf(cluster.scratch(), contender, &server)),
     };
     fs::write(&conf, text)?;
     let mut command = host.command(program);
     match program {
         "nginx" => command.arg("-c").arg(&conf),
+        "varnishd" => varnish(&mut command, cluster.scratch(), &server),
         _ => command.arg("-db").arg("-f").arg(&conf),
     };
     let log = cluster.scratch().join(format!("log/proxy-{port}.log"));
     let process = Process::spawn(contender.name(), command, &log)?;
     let pid = match program {
         "nginx" => worker_of(process.pid())?,
+        "varnishd" => {
+            wait_until("Varnish's child", START, || children(process.pid(), "cache-main").first().copied())?
+        }
         _ => process.pid(),
     };
     tiers.push(("proxy", vec![pid]));
     let [authority, secure] = [port, contender.secure_port()].map(|port| format!("{EDGE}:{port}"));
     Ok(Running { contender, authority, secure, tiers, process: Some(process) })
+}
+
+/// Adds Varnish's arguments: what says nothing of its age is fresh for an hour, as with this platform's
+/// cache.
+fn varnish<'a>(command: &'a mut Command, scratch: &Path, server: &str) -> &'a mut Command {
+    let listen = format!(":{}", Contender::Varnish.port());
+    command.args(["-F", "-j", "none", "-a", &listen, "-b", server, "-t", "3600", "-s", "malloc,64m", "-n"]);
+    command.arg(scratch.join("varnish"))
 }
 
 fn haproxy_conf(scratch: &Path, contender: Contender, server: &str) -> String {

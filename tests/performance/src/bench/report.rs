@@ -204,7 +204,9 @@ impl Report {
                 let mut measures = match of {
                     Contender::Csp => bars(layout, work, to),
                     _ if to.is_ours() => continue, // it is compared the other way round
-                    Contender::CspHttp | Contender::CspHttpPlain => bars_of_http(work, to),
+                    Contender::CspHttp | Contender::CspHttpPlain | Contender::CspCache => {
+                        bars_of_http(work, to)
+                    }
                     _ => bars_of_plain(layout, work, self.edge, to),
                 };
                 let has_rate = !work.is_open_loop() && !work.is_memory();
@@ -311,6 +313,9 @@ fn bars_of_http(work: Work, to: Contender) -> Vec<(Measure, Option<f64>)> {
         (Work::Handshakes(_), Contender::NginxHttp) => vec![(Measure::Rate, Some(1.0))],
         (Work::TlsKept("1MiB", _), Contender::NginxHttp) => vec![(Measure::Rate, Some(0.9))],
         (Work::Memory(_), Contender::HaproxyHttp) => vec![(Measure::Memory, Some(1.0))],
+        (Work::Cached("1KiB", _), Contender::Varnish) => {
+            vec![(Measure::Rate, Some(1.0)), (Measure::EdgeTime, None)]
+        }
         (Work::Memory(_), _) => vec![(Measure::Memory, None)],
         _ => Vec::new(),
     }

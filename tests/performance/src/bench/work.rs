@@ -19,8 +19,8 @@ use super::secure::{self, AT_ONCE};
 use super::{h2load, own_folder};
 
 /// Files that are asked for: name and length in bytes.
-const FILES: [(&str, usize); 4] =
-    [("100B", 100), ("16KiB", 16 << 10), ("64KiB", 64 << 10), ("1MiB", 1 << 20)];
+const FILES: [(&str, usize); 5] =
+    [("100B", 100), ("1KiB", 1 << 10), ("16KiB", 16 << 10), ("64KiB", 64 << 10), ("1MiB", 1 << 20)];
 /// Length of an upload.
 const UPLOAD_LEN: usize = 16 << 20;
 /// Connections that are held open and idle beside 64 active ones.
@@ -60,6 +60,8 @@ pub enum Work {
     Http2(&'static str, u32, u32),
     /// The memory of idle connections.
     Memory(Protocol),
+    /// As `Kept`, of caches that have the file.
+    Cached(&'static str, u32),
 }
 
 impl Work {
@@ -90,6 +92,8 @@ impl Work {
         Work::Memory(Protocol::Tls),
         Work::Memory(Protocol::Http2),
     ];
+    /// Those of caches.
+    pub const CACHED: [Work; 2] = [Work::Cached("1KiB", 64), Work::Cached("16KiB", 64)];
     /// Those of the quick bench.
     pub const QUICK: [Work; 6] = [
         Work::KEPT_SMALL,
@@ -119,6 +123,7 @@ impl Work {
                 format!("{file} by HTTP/2 over TLS, {connections} connections of {streams} streams")
             }
             Work::Memory(protocol) => format!("memory of {HELD_MANY} idle connections, {}", protocol.name()),
+            Work::Cached(file, connections) => format!("{file} of the cache, {connections} kept"),
         }
     }
 
@@ -136,6 +141,7 @@ impl Work {
             Work::Handshakes(kind) => format!("handshakes-{}", kind.name()),
             Work::Http2(file, _, streams) => format!("h2-{file}-{streams}").to_lowercase(),
             Work::Memory(protocol) => format!("memory-{}", protocol.key()),
+            Work::Cached(file, connections) => format!("cached-{file}-{connections}").to_lowercase(),
         }
     }
 
@@ -157,6 +163,12 @@ impl Work {
         matches!(self, Work::Memory(_))
     }
 
+    /// Returns whether it is for caches.
+    #[must_use]
+    pub fn is_cached(self) -> bool {
+        matches!(self, Work::Cached(..))
+    }
+
     pub(super) fn is_open_loop(self) -> bool {
         self == Work::OpenLoop
     }
@@ -169,9 +181,11 @@ impl Work {
         let www = cluster.scratch().join("www");
         let to = cluster.scratch().join("verified");
         let mut files = match self {
-            Work::Kept(file, _) | Work::Each(file, _) | Work::TlsKept(file, _) | Work::Http2(file, ..) => {
-                vec![file.to_owned()]
-            }
+            Work::Kept(file, _)
+            | Work::Each(file, _)
+            | Work::TlsKept(file, _)
+            | Work::Http2(file, ..)
+            | Work::Cached(file, _) => vec![file.to_owned()],
             Work::BesideIdle | Work::OpenLoop | Work::Handshakes(_) | Work::Memory(_) => {
                 vec!["100B".to_owned()]
             }
@@ -252,7 +266,9 @@ impl Work {
     fn wrk(self, cluster: &Cluster, running: &Running, seconds: u32) -> Result<Sample> {
         let script = cluster.scratch().join(format!("{}.lua", self.key()));
         let (path, connections, lua) = match self {
-            Work::Kept(file, connections) | Work::TlsKept(file, connections) => (file, connections, None),
+            Work::Kept(file, connections)
+            | Work::TlsKept(file, connections)
+            | Work::Cached(file, connections) => (file, connections, None),
             Work::Each(file, at_once) => {
                 (file, at_once, Some("wrk.headers[\"Connection\"] = \"close\"\n".to_owned()))
             }
@@ -389,9 +405,10 @@ mod tests {
 
     #[test]
     fn every_work_is_chosen_by_a_key_of_its_own() {
-        let mut keys: Vec<String> = Work::ALL.iter().chain(&Work::SECURE).map(|work| work.key()).collect();
+        let mut keys: Vec<String> =
+            Work::ALL.iter().chain(&Work::SECURE).chain(&Work::CACHED).map(|work| work.key()).collect();
         keys.sort();
         keys.dedup();
-        assert_eq!(keys.len(), Work::ALL.len() + Work::SECURE.len());
+        assert_eq!(keys.len(), Work::ALL.len() + Work::SECURE.len() + Work::CACHED.len());
     }
 }

@@ -138,7 +138,7 @@ enum Form {
 }
 
 fn work(key: &str) -> Result<Work, String> {
-    let all = || Work::ALL.into_iter().chain(Work::SECURE);
+    let all = || Work::ALL.into_iter().chain(Work::SECURE).chain(Work::CACHED);
     let known = || all().map(|work| work.key()).collect::<Vec<_>>().join(", ");
     all().find(|work| work.key() == key).ok_or_else(|| format!("there is {}", known()))
 }
