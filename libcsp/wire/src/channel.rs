@@ -11,9 +11,11 @@ use csp_types::FlowLabel;
 use crate::WireError;
 use crate::bytes::{Writer, array_at, check_padding, slice_at};
 
+mod close;
 mod payload;
 mod redirect;
 
+pub use close::{bytes_read, close_argument};
 pub use payload::{
     ADDRESS_LEN, ChannelOption, ConnectPayload, ConnectedPayload, InfoPayload, ListenPayload, OpenPayload,
     OptionPayload, TICKET_LEN, TakeOverPayload, TakenOverPayload, Ticket, emit_address, parse_address,

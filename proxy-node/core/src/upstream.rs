@@ -60,6 +60,8 @@ pub(crate) struct End {
     error: OpenError,
     /// How the connection has ended at the process.
     pub(crate) ended: Option<Ended>,
+    /// How many bytes of the service the process has read, as it said when it closed the connection.
+    pub(crate) bytes_read: Option<u64>,
     /// Whether the service sends no more.
     finished: bool,
     /// Its server gets no new connections. Known once the connection is served.
@@ -152,6 +154,7 @@ impl Upstreams {
             front: None,
             error: OpenError::NoServer,
             ended: None,
+            bytes_read: None,
             finished: false,
             unwanted: false,
             parked: false,

@@ -123,8 +123,10 @@ pub(crate) struct Exchange {
     up_framer: Framer,
     /// Of members of HTTP/2.
     over_http2: OverHttp2,
-    /// What a stream of a member was sent of the body, while it can be sent again.
+    /// What the member was sent of the body, while it can be sent again.
     replay: Vec<u8>,
+    /// How much of that a member of HTTP/1.1 was sent again.
+    replay_sent: u16,
     /// The time that a call of gRPC has.
     grpc_timeout: Option<Duration>,
     /// A byte of the body was consumed and is kept nowhere: it cannot be sent again.
@@ -193,6 +195,7 @@ impl Exchange {
             up_framer: Framer::new(Framing::None, Framing::None),
             over_http2: OverHttp2::default(),
             replay: Vec::new(),
+            replay_sent: 0,
             grpc_timeout: None,
             body_touched: false,
             request_ended: false,
@@ -246,7 +249,7 @@ impl Exchange {
     /// Returns whether further bytes of the request may be read: the member gets them next.
     pub(crate) fn takes_request(&self) -> bool {
         match self.stage {
-            Stage::Joined(_) => self.head_sent == self.head.len() && self.up.is_empty(),
+            Stage::Joined(_) => self.is_written(),
             Stage::Tunnel(_) => !self.tunnel_ended.0,
             Stage::Stream(_) => true,
             Stage::New | Stage::Opening | Stage::Waiting | Stage::Shared | Stage::Stored => false,

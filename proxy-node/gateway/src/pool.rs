@@ -116,6 +116,18 @@ impl Members {
         Some(label)
     }
 
+    /// As [`take_kept`](Self::take_kept), of processes: one that closes its connection says what it has read,
+    /// so that a request that it has not read can be sent again, whatever it is.
+    pub(crate) fn take_kept_by_process(&mut self, pool: PoolId) -> Option<FlowLabel> {
+        let kept = self.kept.get_mut(pool.at as usize).filter(|_| pool.epoch == self.epoch)?;
+        let of_process = |label: &FlowLabel| {
+            self.table.get(*label).is_some_and(|member| matches!(member.address.0, ServerHost::Node(_)))
+        };
+        let label = kept.remove(kept.iter().position(of_process)?)?;
+        self.kept_count -= 1;
+        Some(label)
+    }
+
     /// Keeps a connection whose exchange has ended, if it belongs to the present policy and no request waits
     /// for its place. Returns `false` if the caller has to end it.
     pub(crate) fn keep(

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 
 use csp_types::{FlowLabel, Instant, TraceKind};
-use csp_wire::channel::{CLOSE_UNREAD, MessageHeader, MessageKind};
+use csp_wire::channel::{CLOSE_UNREAD, MessageHeader, MessageKind, close_argument};
 
 use super::records::{Flow, Phase};
 use super::redirect::unbound;
 use super::slots::FlowId;
-use super::{AppError, AppSide, Handle, Readiness, errno};
+use super::{AppError, AppSide, Handle, Readiness};
 use csp_transport::ReceiveCredit;
 
 /// State of a flow, for inspection.
@@ -79,6 +79,7 @@ impl AppSide {
             flow.queue.drain(..len);
         }
         flow.receive.consumed(len as u32);
+        flow.bytes_read = flow.bytes_read.map(|before| before.wrapping_add(len as u32));
         self.counters.bytes_read += len as u64;
         self.record(TraceKind::AppDataIn, id, len);
         self.send_credit(id);
@@ -124,7 +125,7 @@ impl AppSide {
         self.release_held(id);
         let flow = self.flows.get_mut(id.0).ok_or(AppError::Unknown)?;
         flow.orphan = true;
-        let unread = !flow.queue.is_empty();
+        let (unread, read) = (!flow.queue.is_empty(), close_argument(flow.bytes_read));
         flow.queue = Default::default();
         let (lane, label, connecting) = (flow.lane, flow.label, flow.phase == Phase::Connecting);
         let notify_peer = label.filter(|_| !flow.ended_here);
@@ -134,10 +135,10 @@ impl AppSide {
         self.record(TraceKind::AppClose, id, 0);
         if let Some(label) = notify_peer {
             let header = if reset {
-                MessageHeader::of_flow(MessageKind::Reset, label, errno::ECONNRESET as u32, 0)
+                MessageHeader::of_flow(MessageKind::Reset, label, read, 0)
             } else {
                 let flags = if unread { CLOSE_UNREAD } else { 0 };
-                MessageHeader { flags, ..MessageHeader::of_flow(MessageKind::Close, label, 0, 0) }
+                MessageHeader { flags, ..MessageHeader::of_flow(MessageKind::Close, label, read, 0) }
             };
             self.send_control(lane, header);
         }

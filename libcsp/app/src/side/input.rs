@@ -157,6 +157,7 @@ impl AppSide {
         flow.phase = Phase::Open;
         flow.label = Some(label);
         (flow.traced_label, flow.traced_proxy) = (label, proxy);
+        flow.bytes_read = flow.bytes_read.filter(|_| header.kind == MessageKind::Connected);
         flow.local = payload.open.local;
         flow.remote = payload.open.remote;
         flow.send = SendCredit::new(payload.open.window);

@@ -43,6 +43,8 @@ pub(super) struct Flow {
     pub remote: SocketAddr,
     pub send: SendCredit,
     pub receive: ReceiveCredit,
+    /// How many bytes the program has read, modulo 2³²; `None`: another process has read some.
+    pub bytes_read: Option<u32>,
     pub queue: VecDeque<u8>,
     /// The peer sent SHUTDOWN or CLOSE: the end of stream follows the queue.
     pub peer_shutdown: bool,
@@ -97,6 +99,7 @@ impl Flow {
             remote,
             send: SendCredit::default(),
             receive: ReceiveCredit::default(),
+            bytes_read: Some(0),
             queue: VecDeque::new(),
             peer_shutdown: false,
             peer_closed: false,

@@ -10,7 +10,9 @@ mod write;
 
 use super::refused::LISTEN_AGAIN;
 use csp_types::{FlowLabel, Role, TraceKind};
-use csp_wire::channel::{CLOSE_UNREAD, CREDIT_WIDER, ListenPayload, MessageHeader, MessageKind::*};
+use csp_wire::channel::{
+    CLOSE_UNREAD, CREDIT_WIDER, ListenPayload, MessageHeader, MessageKind::*, close_argument,
+};
 use harness::*;
 
 use super::*;
@@ -32,7 +34,7 @@ fn one_transaction_is_open_data_data_close() {
     w.run();
     let sent = w.proxy.take();
     assert_eq!(sent[0], (Data, label(1).to_wire(), 0, b"200 OK".to_vec()));
-    assert_eq!(sent[1], (Close, label(1).to_wire(), 0, vec![]));
+    assert_eq!(sent[1], (Close, label(1).to_wire(), close_argument(Some(5)), vec![]), "all was read");
     assert_eq!((sent.len(), w.app.flow_count()), (2, 1));
     w.proxy.send(Close, label(1).to_wire(), 0, &[]);
     w.run();
@@ -177,12 +179,12 @@ fn closing_with_unread_data_or_linger_zero_is_signalled() {
     w.run();
     w.app.close(w.now, flow, false).unwrap();
     w.run();
-    assert_eq!(w.proxy.take(), [(Close, label(1).to_wire(), 0, vec![])]);
+    assert_eq!(w.proxy.take(), [(Close, label(1).to_wire(), close_argument(Some(0)), vec![])]);
     assert_eq!(w.proxy.last_flags, CLOSE_UNREAD);
     let (mut w, flow) = World::with_flow();
     w.app.close(w.now, flow, true).unwrap();
     w.run();
-    assert_eq!(w.proxy.take(), [(Reset, label(1).to_wire(), 104, vec![])]);
+    assert_eq!(w.proxy.take(), [(Reset, label(1).to_wire(), close_argument(Some(0)), vec![])]);
 }
 
 #[test]

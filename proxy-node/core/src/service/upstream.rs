@@ -208,6 +208,12 @@ pub trait UpstreamEnd {
     /// still be read; writing has no effect.
     fn ended(&self) -> Option<Ended>;
 
+    /// Returns how many of the bytes that were written the server's process has read, once it has closed the
+    /// connection and said so. What follows these it has not seen. `None`: nobody knows.
+    fn bytes_read(&self) -> Option<u64> {
+        None
+    }
+
     /// Returns the number of bytes that a process, or the send queue to a plain server, has room for. The
     /// connection is served again when there is more.
     fn room(&self) -> usize;

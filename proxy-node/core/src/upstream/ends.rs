@@ -289,6 +289,10 @@ impl<O: ProxyOutput> ChannelEnd<'_, O> {
         self.end.ended
     }
 
+    pub(super) fn bytes_read(&self) -> Option<u64> {
+        self.end.bytes_read
+    }
+
     pub(super) fn room(&self) -> usize {
         match self.flow.stage {
             Stage::Open(_) if !self.flow.shutdown_sent && !self.end.parked => {

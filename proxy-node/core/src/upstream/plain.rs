@@ -365,6 +365,13 @@ impl<O: ProxyOutput> UpstreamEnd for AnyUpstream<'_, O> {
         }
     }
 
+    fn bytes_read(&self) -> Option<u64> {
+        match self {
+            AnyUpstream::Channel(end) => end.bytes_read(),
+            AnyUpstream::Plain(_) => None, // TCP acknowledges what nobody has read
+        }
+    }
+
     fn room(&self) -> usize {
         match self {
             AnyUpstream::Channel(end) => end.room(),

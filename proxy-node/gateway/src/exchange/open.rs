@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use csp_http::exchange::{Loss, StreamEnd};
+use csp_http::head::Framing;
 use csp_proxy_core::service::local::Step;
 use csp_proxy_core::service::upstream::{Ends, OpenError, Opened, Request, Upstream, UpstreamEnd};
 use csp_types::{FlowLabel, Instant};
@@ -23,7 +24,7 @@ impl Exchange {
         if self.over_http2.is_spoken {
             return self.open_stream(cx);
         }
-        if !self.fresh && self.may_reuse() {
+        if !self.fresh {
             while let Some(label) = self.take_kept(cx) {
                 if is_usable(label, cx.ends) {
                     cx.ends.relate(cx.client, label);
@@ -41,17 +42,22 @@ impl Exchange {
         self.ask(cx.now, cx.client, cx.shared);
     }
 
-    /// Returns whether the request may use a kept connection, which can turn out closed.
-    fn may_reuse(&self) -> bool {
-        let is_repeatable = self.asked.is_idempotent && self.asked.framing == csp_http::head::Framing::None;
-        let pool = &self.service.pool;
-        pool.idle_max > 0 && (is_repeatable || pool.reuse == Reuse::Always) && !self.asked.is_upgrade
-    }
-
+    /// Takes a kept connection that the request may use, which can turn out closed: any, if the request can
+    /// be sent again whatever the member has read of it; one of a process, if it can be while nothing was
+    /// read.
     fn take_kept(&mut self, cx: &mut Cx<'_, impl Ends>) -> Option<FlowLabel> {
-        let name = self.target.as_ref()?;
-        let pool = cx.shared.members.pool(name);
-        cx.shared.members.take_kept(pool)
+        if self.service.pool.idle_max == 0 || self.asked.is_upgrade {
+            return None;
+        }
+        let pool = cx.shared.members.pool(self.target.as_ref()?);
+        let is_repeatable = self.asked.is_idempotent && self.asked.framing == Framing::None;
+        if is_repeatable || self.service.pool.reuse == Reuse::Always {
+            return cx.shared.members.take_kept(pool);
+        }
+        match self.asked.framing == Framing::None || self.keeps_body() {
+            true => cx.shared.members.take_kept_by_process(pool),
+            false => None,
+        }
     }
 
     /// Asks the core for a connection.
@@ -183,8 +189,9 @@ impl Exchange {
     /// is answered.
     pub(super) fn lost(&mut self, cx: &mut Cx<'_, impl Ends>, down: &mut impl Downstream) -> Flow {
         let Some(label) = self.member() else { return Flow::Wait };
+        let read = cx.ends.upstream(label).and_then(|end| end.bytes_read());
         let member = cx.shared.members.table.get(label);
-        let (loss, server) = member.map_or((Loss::Maybe, None), |m| (m.side.loss(None), Some(m.server)));
+        let (loss, server) = member.map_or((Loss::Maybe, None), |m| (m.side.loss(read), Some(m.server)));
         let may_repeat = match loss {
             Loss::Unread => true,
             Loss::Maybe => self.asked.is_idempotent,
@@ -203,7 +210,7 @@ impl Exchange {
             server.map(|server| self.excluded.insert(server));
         }
         self.fresh = true;
-        self.head_sent = 0;
+        (self.head_sent, self.replay_sent) = (0, 0);
         self.up.clear(&mut cx.shared.work.buffers);
         self.count_retry(cx.shared);
         self.ask(cx.now, cx.client, cx.shared);

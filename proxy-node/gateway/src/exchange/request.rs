@@ -2,22 +2,23 @@
 
 use csp_http::body::Piece;
 use csp_http::forward::{self, Edits};
+use csp_http::head::Framing;
 use csp_proxy_core::service::local::Step;
 use csp_proxy_core::service::upstream::{Ends, UpstreamEnd};
 use csp_types::FlowLabel;
 
+use super::stream::REPLAY_MAX;
 use super::{Exchange, Flow, Stage};
 use crate::Reason;
 use crate::client::Downstream;
-use crate::shared::Cx;
+use crate::shared::{Cx, Shared};
 use crate::spec::HttpService;
 
 impl Exchange {
     /// Writes what waits for the member. Returns whether something was written.
     pub(super) fn write_up(&mut self, cx: &mut Cx<'_, impl Ends>) -> bool {
         let Stage::Joined(label) = self.stage else { return false };
-        let is_done = self.head_sent == self.head.len() && self.up.is_empty();
-        let written = if is_done { 0 } else { self.write_parts(cx, label) };
+        let written = if self.is_written() { 0 } else { self.write_parts(cx, label) };
         if written > 0 {
             self.progress = cx.now;
         }
@@ -30,14 +31,34 @@ impl Exchange {
         written > 0
     }
 
+    /// Returns whether nothing waits for the member that the exchange itself keeps.
+    pub(super) fn is_written(&self) -> bool {
+        self.head_sent == self.head.len() && self.replay_left() == 0 && self.up.is_empty()
+    }
+
+    /// Returns how many bytes that are kept of the body wait for the member.
+    fn replay_left(&self) -> usize {
+        self.replay.len() - usize::from(self.replay_sent)
+    }
+
+    /// Returns whether what the member gets of the body is kept, so that it can be sent again: all of a short
+    /// one whose length is known.
+    pub(super) fn keeps_body(&self) -> bool {
+        let is_short = matches!(self.asked.framing, Framing::Length(len) if len <= REPLAY_MAX as u64);
+        is_short && !self.body_touched && self.down_framer.is_none()
+    }
+
     fn write_parts(&mut self, cx: &mut Cx<'_, impl Ends>, label: FlowLabel) -> usize {
         let Some(mut end) = cx.ends.upstream(label) else { return 0 };
-        let head = &self.head[self.head_sent..];
-        let written = end.write(&[head, self.up.waiting()]);
+        // A body that is kept has no frame of the gateway's.
+        let (head, replay) = (&self.head[self.head_sent..], &self.replay[self.replay_sent.into()..]);
+        let written = end.write(&[head, replay, self.up.waiting()]);
         drop(end);
         let of_head = written.min(head.len());
+        let of_replay = (written - of_head).min(replay.len());
         self.head_sent += of_head;
-        self.up.written(written - of_head, &mut cx.shared.work.buffers);
+        self.replay_sent += of_replay as u16; // of at most REPLAY_MAX
+        self.up.written(written - of_head - of_replay, &mut cx.shared.work.buffers);
         if let Some(member) = cx.shared.members.table.get_mut(label) {
             member.side.sent(written);
         }
@@ -81,16 +102,15 @@ impl Exchange {
                         return Flow::Wait;
                     }
                 }
-                let moved = down.pass_request(cx.ends, label, len);
+                let moved = match self.keeps_body() {
+                    true => self.keep(cx, down, len),
+                    false => self.pass(cx, down, label, len),
+                };
                 if moved == 0 {
                     return Flow::Wait;
                 }
-                self.touch(cx);
                 down.moved(moved);
                 self.up_framer.passed(moved);
-                if let Some(member) = cx.shared.members.table.get_mut(label) {
-                    member.side.sent(moved);
-                }
             }
             Piece::Trailers(len) => {
                 self.touch(cx);
@@ -111,6 +131,45 @@ impl Exchange {
         }
         self.write_up(cx);
         Flow::Moved
+    }
+
+    /// Keeps no more of the body: it is not sent again.
+    pub(super) fn forget_body(&mut self, shared: &mut Shared) {
+        if self.replay_left() == 0 && self.replay_sent > 0 {
+            shared.work.buffers.give(std::mem::take(&mut self.replay));
+            (self.replay_sent, self.body_touched) = (0, true);
+        }
+    }
+
+    /// Takes payload of a body that is kept; the member gets it from there. Returns the number of bytes.
+    fn keep(&mut self, cx: &mut Cx<'_, impl Ends>, down: &mut impl Downstream, len: usize) -> usize {
+        if self.replay.capacity() == 0 {
+            self.replay = cx.shared.work.buffers.take();
+        }
+        self.progress = cx.now;
+        let replay = &mut self.replay;
+        down.take_request(cx.ends, len, &mut |bytes| {
+            replay.extend_from_slice(bytes);
+            bytes.len()
+        })
+    }
+
+    /// Passes payload on, which cannot be sent again then. Returns the number of bytes.
+    fn pass(
+        &mut self,
+        cx: &mut Cx<'_, impl Ends>,
+        down: &mut impl Downstream,
+        label: FlowLabel,
+        len: usize,
+    ) -> usize {
+        let moved = down.pass_request(cx.ends, label, len);
+        if moved > 0 {
+            self.touch(cx);
+        }
+        if let Some(member) = cx.shared.members.table.get_mut(label) {
+            member.side.sent(moved);
+        }
+        moved
     }
 
     /// Passes on a trailer section of a client whose protocol frames the body by itself.

@@ -145,6 +145,7 @@ impl Exchange {
         }
         let to = plan.map_or(Framing::UntilClose, |plan| plan.framing);
         self.down_framer = Some(Framer::new(head.source, to));
+        self.forget_body(cx.shared);
         let (work, is_bodyless) = (&mut cx.shared.work, matches!(to, Framing::None | Framing::Length(0)));
         if !down.head(cx.ends, &work.head[..len], is_bodyless, &mut work.buffers) {
             return self.fail(cx, down, Reason::Member(Fault::UnexpectedSwitch));

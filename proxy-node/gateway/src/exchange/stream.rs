@@ -21,7 +21,7 @@ use crate::shared::{Cx, Shared};
 
 /// Longest part of a body that is kept, so that it can be sent again, in bytes: a stream has room for as many
 /// at once.
-const REPLAY_MAX: usize = csp_http2::limits::SEND_BUFFER_MAX / 2;
+pub(super) const REPLAY_MAX: usize = csp_http2::limits::SEND_BUFFER_MAX / 2;
 
 impl Exchange {
     /// Opens a stream, asks for a connection, or waits for either.

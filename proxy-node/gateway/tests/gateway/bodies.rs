@@ -127,7 +127,6 @@ fn interim_responses_pass_and_a_body_waits_for_100() {
     // Refused before the body: what the client's next bytes are cannot be known.
     h.w.connect(1_001);
     h.send(1_001, head);
-    let member = h.accept();
     h.says(member, "HTTP/1.1 417 No\r\nContent-Length: 0\r\n\r\n");
     assert_eq!(h.reads(1_001), "HTTP/1.1 417 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     assert!(h.w.clients[&1_001].fin && h.w.served[&member.to_wire()].reset);

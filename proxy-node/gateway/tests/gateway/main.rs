@@ -26,6 +26,7 @@ mod stored_random;
 mod times;
 mod towards;
 mod tunnels;
+mod unread;
 mod versions;
 mod watches;
 #[allow(dead_code, reason = "the harness of the core's tests, of which some is used here")]

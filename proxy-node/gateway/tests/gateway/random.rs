@@ -10,7 +10,7 @@ use csp_http::head::Scheme;
 use csp_proxy_core::ChannelId;
 use csp_support::Random;
 use csp_types::FlowLabel;
-use csp_wire::channel::MessageKind;
+use csp_wire::channel::{MessageKind, close_argument};
 use csp_wire::tcp::Flags;
 
 use crate::http::{Http, service};
@@ -260,7 +260,7 @@ impl Run {
             // A body that ends with its connection is whole for everybody, unless that is reset.
             let closes = self.random.below(2) == 0 && !served.closes;
             let how = if closes { MessageKind::Close } else { MessageKind::Reset };
-            return self.h.w.says(label, how, 0, &[]);
+            return self.h.w.says(label, how, close_argument(Some(served.read as u32)), &[]);
         }
         if served.answer.is_empty() && !served.closes {
             self.read(label, served);
