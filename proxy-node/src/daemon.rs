@@ -18,6 +18,7 @@ mod curve_keys;
 mod data_thread;
 mod events;
 mod handlers;
+mod handshakes;
 mod http_trace;
 mod messages;
 mod metrics;

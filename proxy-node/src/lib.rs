@@ -10,4 +10,4 @@ mod links;
 mod worker;
 
 pub use csp_proxy_core as core;
-pub use worker::{FlowsConfig, LocalServices, PolicyError, ProxyWorker, Registered, WorkerPolicy};
+pub use worker::{FlowsConfig, LocalServices, PolicyError, ProxyWorker, Registered, Signers, WorkerPolicy};

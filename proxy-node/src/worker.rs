@@ -2,13 +2,14 @@
 //! (`csp_daemon::DataThread`, or the simulation) waits.
 
 mod election;
+mod makers;
 mod recording;
 mod tunnels;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::mpsc::{SendError, Sender};
+use std::sync::mpsc::Sender;
 
 use csp_election::GroupId;
 use csp_gateway::{Gateway, HttpService};
@@ -28,6 +29,7 @@ use crate::core::{CoreConfig, EgressRule, Process, ProxyCore, ServiceSpec, Verdi
 use crate::daemon::{ConnectionLog, HttpBoard, HttpLog, ServiceBoard, WorkerEvents};
 use crate::links::Links;
 use election::Election;
+pub use makers::Signers;
 
 /// Messages processed from one endpoint in one turn, so that no peer delays the others.
 const MESSAGES_PER_TURN: usize = 128;
@@ -104,6 +106,8 @@ pub struct ProxyWorker {
     makers: Option<Sender<(u8, HandlerJob)>>,
     /// What plans queries and formats that clients ask for; `None`: the worker.
     planner: Option<Sender<(u8, PlanJob)>>,
+    /// What makes the steps of handshakes that take long; `None`: the worker.
+    signers: Option<Signers>,
     /// Where connections are recorded; `None`: nowhere.
     log: Option<ConnectionLog>,
     /// Where HTTP requests are recorded; `None`: nowhere.
@@ -144,6 +148,7 @@ impl ProxyWorker {
             malformed: 0,
             makers: None,
             planner: None,
+            signers: None,
             events: None,
             log: None,
             http_log: None,
@@ -161,19 +166,6 @@ impl ProxyWorker {
         self.broker_mut().seed(seed);
         let [a, b, c, d, e, f, g, h, ..] = seed;
         self.gateway_mut().seed(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
-    }
-
-    /// Sets where handlers are made that clients bring: it gets each with the worker's number, and has
-    /// [`MessageBroker::handler_made`] called with the answer.
-    pub fn set_makers(&mut self, makers: Sender<(u8, HandlerJob)>) {
-        self.makers = Some(makers);
-    }
-
-    /// Sets where queries and formats are planned that clients ask for: it gets each with the worker's
-    /// number, and has [`MessageBroker::planned`] called with the answer.
-    pub fn set_planner(&mut self, planner: Sender<(u8, PlanJob)>) {
-        self.broker_mut().plan_elsewhere();
-        self.planner = Some(planner);
     }
 
     /// Returns the worker's number.
@@ -202,25 +194,6 @@ impl ProxyWorker {
         self.links.adjacent.lent()
     }
 
-    /// Passes on the handlers that clients have brought, and what they have asked for that is to be planned.
-    fn ask_makers(&mut self, now: Instant) {
-        while let Some(job) = self.core.local_mut().first_mut().poll_handler_job() {
-            let ticket = job.ticket;
-            let sent = self.makers.as_ref().is_some_and(|makers| makers.send((self.number, job)).is_ok());
-            if !sent {
-                let none = Err("this proxy makes no handlers".to_owned());
-                self.core.local_mut().first_mut().handler_made(now, ticket, none);
-            }
-        }
-        while let Some(planner) = &self.planner
-            && let Some(job) = self.core.local_mut().first_mut().poll_plan_job()
-        {
-            if let Err(SendError((_, job))) = planner.send((self.number, job)) {
-                self.core.local_mut().first_mut().planned(now, job.failed("this proxy plans nothing"));
-            }
-        }
-    }
-
     /// Processes what has arrived (bounded) and sends what results. Returns whether there was anything to do.
     pub fn turn(&mut self, now: Instant, unix_now_s: u64) -> bool {
         let mut busy = self.links.adjacent.begin_turn();
@@ -240,7 +213,7 @@ impl ProxyWorker {
         }
         self.take_part(now);
         self.core.drive(now, &mut self.links);
-        self.ask_makers(now);
+        self.ask_others(now);
         self.links.flush(now);
         self.lend_inbox();
         busy || self.core.is_unfinished()

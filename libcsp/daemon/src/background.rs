@@ -11,6 +11,14 @@ pub fn lower_priority() {
     let _ = rustix::process::setpriority_process(None, NICE);
 }
 
+/// Takes from the calling thread the preference before other programs that the process may have: what it does
+/// is waited for, and must not hold up data workers on the same processor.
+pub fn give_way_to_workers() {
+    if rustix::process::getpriority_process(None).is_ok_and(|nice| nice < 0) {
+        let _ = rustix::process::setpriority_process(None, 0);
+    }
+}
+
 /// Returns the processor time that the calling thread has used.
 #[must_use]
 pub fn thread_time() -> std::time::Duration {

@@ -60,6 +60,13 @@ impl<Q> MailboxSender<Q> {
         Ok(())
     }
 
+    /// As [`send`](Self::send); the calling thread waits until there is room.
+    pub fn send_when_room(&self, message: Q) -> Result<(), MailboxError> {
+        self.sender.send(message).map_err(|_| MailboxError::Gone)?;
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes()); // as above
+        Ok(())
+    }
+
     /// Waits until the mailbox has room, at most `timeout`. The next message of this thread is then accepted,
     /// unless another thread sends first.
     pub async fn room(&self, timeout: Duration) -> Result<(), MailboxError> {

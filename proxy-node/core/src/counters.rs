@@ -74,6 +74,8 @@ pub struct Counters {
     pub tls_handshakes_failed: u64,
     /// Connections that were reset since their source had begun too many handshakes.
     pub tls_handshakes_not_admitted: u64,
+    /// Steps of handshakes that another thread has made.
+    pub tls_handshake_steps_elsewhere: u64,
     /// Connections whose session failed later: a violation of the protocol, or an end without close_notify.
     pub tls_sessions_failed: u64,
     /// Handshakes of TLS with plain servers that were completed, checks included.

@@ -85,6 +85,13 @@ impl Egress {
     }
 }
 
+/// Returns the first source port, different for each start of each proxy. A one-way function, so that a port
+/// reveals nothing about the secret.
+pub(crate) fn first_port_seed(secret: &[u8; 16]) -> u32 {
+    let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    (secret.iter().fold(0xcbf2_9ce4_8422_2325, fnv) >> 40) as u32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -86,6 +86,7 @@ pub use servers::{AllDown, Balance, CheckSpec, HttpCheck, ProxyHeader, Question,
 pub use service_counters::{CLASSES, Counted, EndClass, FIRST_BYTE_BOUNDS_NS, ServiceCounters};
 pub use shares::Charge;
 pub use snapshot::{FlowSnapshot, MemberSnapshot, RecentFlow, ServiceSnapshot};
+pub use tls::{HANDSHAKES_AWAY_MAX, HandshakeStep};
 pub use upstream::{CLOSING_MAX, EXCLUDING_MAX};
 
 use context::{Context, Turn};
@@ -121,13 +122,6 @@ pub struct CoreConfig {
     pub hairpin: HairpinConfig,
     /// Largest number of connections of local services to servers. Their labels follow those of hairpins.
     pub upstreams: usize,
-}
-
-/// Returns the first source port, different for each start of each proxy. A one-way function, so that a port
-/// reveals nothing about the secret.
-fn first_port_seed(secret: &[u8; 16]) -> u32 {
-    let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    (secret.iter().fold(0xcbf2_9ce4_8422_2325, fnv) >> 40) as u32
 }
 
 /// State of one proxy worker.
@@ -177,9 +171,9 @@ impl<S: LocalServices> ProxyCore<S> {
             upstreams: Upstreams::new(first_upstream, upstreams),
             dispatcher: Dispatcher::new(connections + inner.1),
             pump: Pump::new(connections + inner.1, SendBudget::new(send_pool, tcp.block_len)),
-            egress: Egress::new(worker.into(), workers.into(), first_port_seed(&tcp.isn_secret)),
+            egress: Egress::new(worker.into(), workers.into(), egress::first_port_seed(&tcp.isn_secret)),
             idle: IdleClients::new(connections),
-            calls: Calls::new(first_port_seed(&tcp.isn_secret) ^ u32::from(worker)),
+            calls: Calls::new(egress::first_port_seed(&tcp.isn_secret) ^ u32::from(worker)),
             prefaces: Prefaces::default(),
             tls: Sessions::new(first_index as usize, connections, &tcp.isn_secret),
             recorder: Recorder::new(trace_events),

@@ -8,6 +8,7 @@
 //! what is written in a turn is encrypted at its end, into as much room as the connection has. A connection
 //! whose stream ends without close_notify fails, since bytes may be missing (RFC 8446 §6.1).
 
+mod elsewhere;
 mod sessions;
 mod sources;
 
@@ -20,6 +21,7 @@ use super::flow::{Joint, Stage};
 use super::service::local::LocalServices;
 use super::{ProxyOutput, reason};
 
+pub use elsewhere::{HANDSHAKES_AWAY_MAX, HandshakeStep};
 use sessions::{Arrival, Ending};
 pub(crate) use sessions::{Begins, Sessions};
 
@@ -86,11 +88,12 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             self.handshake_not_admitted(label, service, tuple);
             return true;
         }
-        let Some(session) = Session::new(&tls) else {
+        let Some(mut session) = Session::new(&tls) else {
             self.pump.release(window);
             self.cx.abort_client(label);
             return true;
         };
+        self.cx.tls.put_off_dear_steps(&mut session);
         let window = self.pump.limit(window, HANDSHAKE_WINDOW);
         self.cx.tcp.set_send_capacity(label, window);
         let arrival = Arrival { service, tuple, deadline: self.cx.now + HANDSHAKE_TIMEOUT };
@@ -135,6 +138,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
         let failed = self.cx.advance_session(label);
         self.cx.tls.flush_later(label);
+        if self.cx.tls.is_put_off(label) {
+            return; // it is looked at again when it is back
+        }
         let Some(secured) = self.cx.tls.get_mut(label) else { return };
         let Some(begins) = secured.arrival().copied() else { return };
         if failed {

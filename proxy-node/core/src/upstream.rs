@@ -62,6 +62,8 @@ pub(crate) struct End {
     pub(crate) ended: Option<Ended>,
     /// How many bytes of the service the process has read, as it said when it closed the connection.
     pub(crate) bytes_read: Option<u64>,
+    /// Whether another process has taken the connection over: what was read of it is not known any more.
+    moved: bool,
     /// Whether the service sends no more.
     finished: bool,
     /// Its server gets no new connections. Known once the connection is served.
@@ -155,6 +157,7 @@ impl Upstreams {
             error: OpenError::NoServer,
             ended: None,
             bytes_read: None,
+            moved: false,
             finished: false,
             unwanted: false,
             parked: false,

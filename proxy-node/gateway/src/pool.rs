@@ -116,14 +116,14 @@ impl Members {
         Some(label)
     }
 
-    /// As [`take_kept`](Self::take_kept), of processes: one that closes its connection says what it has read,
-    /// so that a request that it has not read can be sent again, whatever it is.
-    pub(crate) fn take_kept_by_process(&mut self, pool: PoolId) -> Option<FlowLabel> {
+    /// As [`take_kept`](Self::take_kept), of those for which `is_fit` returns true.
+    pub(crate) fn take_kept_if(
+        &mut self,
+        pool: PoolId,
+        mut is_fit: impl FnMut(FlowLabel) -> bool,
+    ) -> Option<FlowLabel> {
         let kept = self.kept.get_mut(pool.at as usize).filter(|_| pool.epoch == self.epoch)?;
-        let of_process = |label: &FlowLabel| {
-            self.table.get(*label).is_some_and(|member| matches!(member.address.0, ServerHost::Node(_)))
-        };
-        let label = kept.remove(kept.iter().position(of_process)?)?;
+        let label = kept.remove(kept.iter().position(|label| is_fit(*label))?)?;
         self.kept_count -= 1;
         Some(label)
     }

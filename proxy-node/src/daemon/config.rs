@@ -79,11 +79,19 @@ pub struct TlsSection {
     /// A file with a secret of at least 32 random bytes, of mode 600, the same on all proxies: sessions are
     /// then resumed at each of them. Absent: at the proxy where they began.
     pub ticket_secret: Option<PathBuf>,
+    /// Threads that make the steps of handshakes that take long: signatures with RSA keys, and the
+    /// verification of clients' certificates. Absent: one for each processor that no data worker needs, 1 to
+    /// 8. 0: the data workers make them.
+    pub handshake_threads: Option<u8>,
 }
 
 impl Default for TlsSection {
     fn default() -> Self {
-        TlsSection { certificates: super::certificates::DEFAULT_FOLDER.into(), ticket_secret: None }
+        TlsSection {
+            certificates: super::certificates::DEFAULT_FOLDER.into(),
+            ticket_secret: None,
+            handshake_threads: None,
+        }
     }
 }
 

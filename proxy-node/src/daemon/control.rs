@@ -17,7 +17,7 @@ use csp_transport::{Adjacency, Holder, Keys};
 use csp_types::{NodeId, Owner, Role};
 use futures_util::FutureExt as _;
 
-use crate::core::{CoreConfig, HairpinConfig};
+use crate::core::{CoreConfig, HANDSHAKES_AWAY_MAX, HairpinConfig};
 use crate::{ProxyWorker, Registered};
 
 use super::applied::ApplyTimes;
@@ -32,10 +32,10 @@ use super::names::Names;
 use super::plans::Plans;
 use super::prepare::Prepared;
 use super::recorders::Recorders;
-use super::{admin, cache_routes, events, handlers, planning, policy, providers};
+use super::{admin, cache_routes, events, handlers, handshakes, planning, policy, providers};
 
 /// Requests that may wait for one worker.
-const QUESTIONS_MAX: usize = 64;
+const QUESTIONS_MAX: usize = 64 + HANDSHAKES_AWAY_MAX;
 /// How long a worker may take to put a policy into force.
 const POLICY_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -73,6 +73,8 @@ fn start_workers(
     std::fs::create_dir_all(config.node.run_dir(Role::ProxyNode))?;
     let (mut workers, (makers, jobs)) = (Vec::<Worker>::new(), std::sync::mpsc::channel());
     let (planner, plans) = std::sync::mpsc::channel();
+    let (signers, steps) = handshakes::queue();
+    let signing = handshakes::threads(config.tls.handshake_threads, config.workers);
     record.workers = config.workers.into();
     record.capabilities = vec!["tcp".to_owned(), "channel".to_owned()];
     for number in 0..config.workers {
@@ -84,14 +86,19 @@ fn start_workers(
         worker.set_election_clock(csp_daemon::clock::boot_now);
         worker.set_makers(makers.clone());
         worker.set_planner(planner.clone());
+        if signing > 0 {
+            worker.set_signers(signers.clone());
+        }
         worker.set_events(events.of_worker(number));
         recorders.equip(&mut worker);
         adjacency.into_iter().for_each(|both| worker.set_adjacency(Arc::clone(both)));
         record.san.push(san.address);
         workers.push(threads.start(("data", number), worker, QUESTIONS_MAX, config.spin_us)?);
     }
-    planning::serve(plans, workers.iter().map(|worker| worker.mailbox().clone()).collect())?;
-    modules.serve_clients(jobs, workers.iter().map(|worker| worker.mailbox().clone()).collect())?;
+    let mailboxes: Vec<_> = workers.iter().map(|worker| worker.mailbox().clone()).collect();
+    planning::serve(plans, mailboxes.clone())?;
+    handshakes::serve(signing, &steps, &mailboxes)?;
+    modules.serve_clients(jobs, mailboxes)?;
     Ok((workers, record))
 }
 

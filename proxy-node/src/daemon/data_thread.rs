@@ -11,7 +11,7 @@ use csp_telemetry::Reply;
 use csp_types::{FlowLabel, Instant, TraceEvent};
 use csp_vi::{Armed, ViError, Wake};
 
-use crate::core::{FlowSnapshot, RecentFlow, ServiceSnapshot};
+use crate::core::{FlowSnapshot, HandshakeStep, RecentFlow, ServiceSnapshot};
 use crate::{ProxyWorker, Registered, WorkerPolicy};
 
 use super::applied::Applied;
@@ -46,6 +46,8 @@ pub enum Question {
     Made(u64, Result<MadeHandler, String>),
     /// A query or format that a client has asked for was planned.
     Planned(Box<Planned>),
+    /// A handshake whose step was made.
+    HandshakeStep(Box<HandshakeStep>),
     /// The recorded events of one flow, or of all.
     Trace(Option<FlowLabel>, Reply<Vec<TraceEvent>>),
     /// Close all links and end the thread.
@@ -75,6 +77,7 @@ impl DataWorker for ProxyWorker {
             Question::Quality(reply) => reply.send(quality::of_worker(self, now)),
             Question::Made(ticket, made) => self.broker_mut().handler_made(now, ticket, made),
             Question::Planned(planned) => self.broker_mut().planned(now, *planned),
+            Question::HandshakeStep(step) => self.handshake_step_made(*step),
             Question::Messages(question) => messages::answer(self, now, question),
             Question::HttpTraced(question) => http_trace::answer(self, now, question),
             Question::Trace(label, reply) => {

@@ -229,6 +229,11 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
             c.tls_handshakes_not_admitted,
         ),
         (
+            "csp_tls_handshake_steps_elsewhere_total",
+            "Steps of handshakes of TLS that took long, and that other threads than the data workers have made",
+            c.tls_handshake_steps_elsewhere,
+        ),
+        (
             "csp_tls_sessions_failed_total",
             "Connections whose TLS session failed later: a violation of the protocol, or an end without close_notify",
             c.tls_sessions_failed,

@@ -10,6 +10,8 @@ use rustls::{CommonState, Error, HandshakeKind};
 pub(crate) enum Engine {
     Server(UnbufferedServerConnection),
     Client(UnbufferedClientConnection),
+    /// It is on another thread.
+    Away,
 }
 
 /// What one step of the protocol has led to.
@@ -32,12 +34,13 @@ pub(crate) enum Step {
     Failed(Error),
 }
 
-/// Calls a method of either connection.
+/// Calls a method of either connection; `$else` if it is away.
 macro_rules! of_either {
-    ($engine:expr, $connection:ident => $call:expr) => {
+    ($engine:expr, $connection:ident => $call:expr, $else:expr) => {
         match $engine {
             Engine::Server($connection) => $call,
             Engine::Client($connection) => $call,
+            Engine::Away => $else,
         }
     };
 }
@@ -51,7 +54,11 @@ impl Engine {
         plaintext: &mut Vec<u8>,
         handshake: &mut Vec<u8>,
     ) -> (usize, Step) {
-        of_either!(self, connection => step(connection.process_tls_records(incoming), plaintext, handshake))
+        of_either!(
+            self,
+            connection => step(connection.process_tls_records(incoming), plaintext, handshake),
+            (0, Step::Waits)
+        )
     }
 
     /// Encrypts plaintext as one record; returns its length. `None`: the protocol does not permit it now.
@@ -67,7 +74,7 @@ impl Engine {
                 Some(traffic.encrypt(plaintext, out).map_err(drop))
             }
             _ => None,
-        })
+        }, None)
     }
 
     /// Writes close_notify; returns its length.
@@ -75,27 +82,27 @@ impl Engine {
         of_either!(self, connection => match connection.process_tls_records(incoming).state {
             Ok(ConnectionState::WriteTraffic(mut traffic)) => traffic.queue_close_notify(out).ok(),
             _ => None,
-        })
+        }, None)
     }
 
-    fn common(&self) -> &CommonState {
-        of_either!(self, connection => connection)
+    fn common(&self) -> Option<&CommonState> {
+        of_either!(self, connection => Some(connection), None)
     }
 
     pub(crate) fn wants_write(&self) -> bool {
-        self.common().wants_write()
+        self.common().is_some_and(CommonState::wants_write)
     }
 
     pub(crate) fn protocol(&self) -> Option<&[u8]> {
-        self.common().alpn_protocol()
+        self.common()?.alpn_protocol()
     }
 
     pub(crate) fn peer_certificates(&self) -> Option<&[CertificateDer<'static>]> {
-        self.common().peer_certificates()
+        self.common()?.peer_certificates()
     }
 
     pub(crate) fn handshake_kind(&self) -> Option<HandshakeKind> {
-        self.common().handshake_kind()
+        self.common()?.handshake_kind()
     }
 }
 

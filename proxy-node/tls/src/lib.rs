@@ -18,6 +18,7 @@
 mod certificates;
 mod client;
 mod clients;
+mod elsewhere;
 mod engine;
 mod failure;
 mod hello;

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::server::ProducesTickets;
 use rustls::time_provider::TimeProvider;
 use rustls::version::{TLS12, TLS13};
+use rustls::{ServerConfig, SignatureAlgorithm};
 
 use super::certificates::ByServerName;
 use super::{Certificate, CertificateError, ClientVerifier};
@@ -47,6 +47,8 @@ pub struct ServerTls {
     config: Arc<ServerConfig>,
     /// How clients' certificates are verified; `None`: they are not asked for one.
     clients: Option<ClientVerifier>,
+    /// Whether a handshake may take long.
+    is_dear: bool,
 }
 
 impl ServerTls {
@@ -98,7 +100,22 @@ impl ServerTls {
             Some(tickets) => config.ticketer = tickets,
             None => config.send_tls13_tickets = 0,
         }
-        Ok(ServerTls { config: Arc::new(config), clients })
+        let is_rsa = |it: &Certificate| it.certified_key().key.algorithm() == SignatureAlgorithm::RSA;
+        let is_dear = clients.is_some() || certificates.iter().any(is_rsa);
+        Ok(ServerTls { config: Arc::new(config), clients, is_dear })
+    }
+
+    /// Returns whether a handshake may take long: a key is of RSA, whose signature takes a millisecond, or
+    /// clients send chains of certificates.
+    #[must_use]
+    pub fn is_dear(&self) -> bool {
+        self.is_dear
+    }
+
+    /// Has handshakes count as [dear](Self::is_dear), whatever the keys are.
+    #[must_use]
+    pub fn with_dear_handshakes(self) -> Self {
+        ServerTls { is_dear: true, ..self }
     }
 
     /// Returns how clients' certificates are verified.

@@ -42,9 +42,9 @@ struct Sent {
 
 /// A session.
 pub struct Session {
-    engine: Engine,
+    pub(crate) engine: Engine,
     /// Ciphertext that is being processed: at most a record, and parts of a handshake message that is longer.
-    incoming: Vec<u8>,
+    pub(crate) incoming: Vec<u8>,
     /// The plaintext of one record, of which `read` bytes were consumed.
     plaintext: Vec<u8>,
     read: usize,
@@ -58,19 +58,23 @@ pub struct Session {
     records: VecDeque<Sent>,
     /// Plaintext bytes in those records.
     in_flight: u64,
-    established: bool,
+    pub(crate) established: bool,
     closed_by_peer: bool,
     closing: bool,
     closed: bool,
-    failure: Option<Failure>,
+    pub(crate) failure: Option<Failure>,
     /// How the client's certificate is verified, until the handshake is complete.
-    clients: Option<ClientVerifier>,
+    pub(crate) clients: Option<ClientVerifier>,
     /// Whom the client's certificate names.
     identity: Option<Arc<ClientIdentity>>,
     /// Whether the server must choose an application protocol.
     needs_protocol: bool,
     /// Where sessions with servers of this name are kept, until the handshake is complete.
     kept: Option<(Arc<Store>, ServerName<'static>)>,
+    /// Whether steps of the handshake may be dear, whether such are put off, and whether one is.
+    pub(crate) is_dear: bool,
+    pub(crate) puts_off: bool,
+    pub(crate) put_off: bool,
 }
 
 impl Session {
@@ -78,7 +82,8 @@ impl Session {
     #[must_use]
     pub fn new(tls: &ServerTls) -> Option<Self> {
         let connection = UnbufferedServerConnection::new(tls.config()).ok()?;
-        Some(Session { clients: tls.clients().cloned(), ..Session::of(Engine::Server(connection)) })
+        let engine = Engine::Server(connection);
+        Some(Session { clients: tls.clients().cloned(), is_dear: tls.is_dear(), ..Session::of(engine) })
     }
 
     /// Begins a session with the server at this address, whose first message waits to be sent. `None` if the
@@ -96,7 +101,7 @@ impl Session {
         Some(session)
     }
 
-    fn of(engine: Engine) -> Self {
+    pub(crate) fn of(engine: Engine) -> Self {
         Session {
             engine,
             incoming: Vec::new(),
@@ -117,6 +122,9 @@ impl Session {
             identity: None,
             needs_protocol: false,
             kept: None,
+            is_dear: false,
+            puts_off: false,
+            put_off: false,
         }
     }
 }
@@ -142,6 +150,9 @@ impl Session {
         if available < HEADER_LEN || self.readable() > 0 || self.closed_by_peer || self.failure.is_some() {
             return None;
         }
+        if self.put_off || self.is_away() {
+            return None;
+        }
         let mut bytes = [0; HEADER_LEN];
         for (to, from) in bytes.iter_mut().zip(header.flatten()) {
             *to = *from;
@@ -161,12 +172,15 @@ impl Session {
             self.failure.get_or_insert(Failure::Protocol(error));
             return;
         }
-        self.process();
+        match self.is_to_put_off() {
+            true => self.put_off = true,
+            false => self.process(),
+        }
     }
 
     /// Reports that no more ciphertext follows what was [taken](Self::take_record).
     pub fn stream_ended(&mut self) {
-        if !self.closed_by_peer && self.failure.is_none() {
+        if !self.closed_by_peer && self.failure.is_none() && !self.put_off && !self.is_away() {
             self.failure = Some(Failure::Truncated);
         }
     }
@@ -233,7 +247,10 @@ impl Session {
     }
 
     /// Runs the protocol until it needs more from the peer, or has plaintext.
-    fn process(&mut self) {
+    pub(crate) fn process(&mut self) {
+        if self.put_off || self.is_away() {
+            return;
+        }
         if matches!(self.failure, Some(Failure::Protocol(_))) {
             return; // its alert waits already, and rustls would find the same record wrong again
         }

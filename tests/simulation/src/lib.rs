@@ -22,6 +22,7 @@ mod pattern;
 mod proxy;
 mod scenario;
 mod secure;
+mod signing;
 mod takeover;
 mod world;
 

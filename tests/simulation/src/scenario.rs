@@ -220,6 +220,11 @@ impl Scenario {
         scenario
     }
 
+    /// Returns whether other threads than the proxies' make the long steps of handshakes.
+    pub(crate) fn signs_elsewhere(&self) -> bool {
+        self.tls && self.seed % 2 == 1
+    }
+
     /// Returns the scenario of a seed.
     pub fn of(seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);

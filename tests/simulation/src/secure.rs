@@ -50,7 +50,8 @@ fn make() -> Identity {
     roots.add(made.der().clone()).expect("a certificate");
     let client = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
     let client = client.expect("ring has the versions").with_root_certificates(roots).with_no_client_auth();
-    Identity { server: server.expect("ring has the versions"), client: Arc::new(client) }
+    let server = server.expect("ring has the versions").with_dear_handshakes();
+    Identity { server, client: Arc::new(client) }
 }
 
 /// One connection's session.

@@ -1,5 +1,7 @@
 //! The run: nodes, virtual time, and the incident.
 
+mod describe;
+
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,6 +26,7 @@ use crate::network::{configure, network_node, provider_name, proxy_spec};
 use crate::pattern::Request;
 use crate::proxy::{Policy, proxy};
 use crate::scenario::{Incident, Scenario, Transaction};
+use crate::signing::Signing;
 
 pub(crate) const VIP: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 100);
 const EGRESS: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 101);
@@ -91,6 +94,8 @@ pub struct World {
     pub(crate) applications: [Option<Application>; 2],
     /// Incarnation of the first proxy and of the first network node.
     lives: u64,
+    /// What makes steps of handshakes for the proxies; `None`: they do.
+    signing: Option<Signing>,
     pub(crate) clocks: Clocks,
     pub(crate) began: Instant,
     struck: bool,
@@ -137,10 +142,11 @@ impl World {
         scenario.fragments.into_iter().for_each(|mtu| hub.fragment(mac, mtu));
         let (client_port, client_faults) = wrap(port, scenario.lan[0], scenario.seed);
         let clocks = Clocks::of(&scenario);
-        let proxies = [0, 1].map(|at| {
+        let mut proxies = [0, 1].map(|at| {
             let birth = (clocks.proxies[at].at(Instant::ZERO), 1);
             Some(proxy(&fabric, &key, &proxy_name(at), birth, &policy(&scenario)))
         });
+        let signing = scenario.signs_elsewhere().then(|| Signing::new(scenario.seed, &mut proxies));
         let target = |at| ProxyTarget {
             node: node(&proxy_name(at)),
             worker: 0,
@@ -166,6 +172,7 @@ impl World {
             proxies,
             applications,
             lives: 1,
+            signing,
             clocks,
             began: Instant::ZERO,
             struck: false,
@@ -324,6 +331,7 @@ impl World {
             for (clock, proxy) in proxies.iter().zip(&mut self.proxies) {
                 busy |= proxy.as_mut().is_some_and(|p| measured_proxy_turn(p, clock.at(now)));
             }
+            busy |= self.signing.as_mut().is_some_and(|it| it.turn(now, &mut self.proxies));
             for (clock, application) in applications.iter().zip(&mut self.applications) {
                 busy |= application.as_mut().is_some_and(|a| measured_process_turn(a, clock.at(now)));
             }
@@ -356,7 +364,8 @@ impl World {
             .iter()
             .zip(&self.applications)
             .filter_map(|(clock, node)| Some(clock.when(now, node.as_ref()?.next_timeout()?)));
-        let rest = [self.client.next_timeout(), self.fabric.next_due()].into_iter().flatten();
+        let signing = self.signing.as_ref().and_then(Signing::next_due);
+        let rest = [self.client.next_timeout(), self.fabric.next_due(), signing].into_iter().flatten();
         due.chain(workers).chain(proxies).chain(applications).chain(rest).min()
     }
 
@@ -439,8 +448,9 @@ impl World {
             Incident::ProxyRestarts => {
                 self.lives += 1;
                 let birth = (self.clocks.proxies[0].at(self.now), self.lives);
-                self.proxies[0] =
-                    Some(proxy(&self.fabric, &self.key, "pn-1", birth, &policy(&self.scenario)));
+                let mut proxy = proxy(&self.fabric, &self.key, "pn-1", birth, &policy(&self.scenario));
+                self.signing.iter_mut().for_each(|signing| signing.serve(0, &mut proxy));
+                self.proxies[0] = Some(proxy);
             }
             Incident::NetworkNodeRestarts => {
                 self.lives += 1;
@@ -469,27 +479,5 @@ impl World {
     fn break_vi(&mut self, purpose: Purpose, in_flight: InFlight) {
         let broken = self.first_vi(purpose).is_some_and(|vi| self.fabric.kill_vi(vi, in_flight));
         assert!(broken, "the scenario breaks a VI that is not there");
-    }
-
-    /// Describes the state of all nodes, for debugging a seed.
-    fn describe(&self) -> String {
-        use std::fmt::Write;
-        let mut text = format!("at {:?}", self.now);
-        for talk in self.client.tcp().connections() {
-            let _ = write!(text, "\n  client: {talk:?}");
-        }
-        for (at, proxy) in self.proxies.iter().enumerate() {
-            for flow in proxy.iter().flat_map(|p| p.core().flows(self.now, 64)) {
-                let _ = write!(text, "\n  {}: {flow:?}", proxy_name(at));
-            }
-        }
-        for (worker, _) in self.network_workers() {
-            let _ = write!(text, "\n  network node wakes {:?}", worker.get().next_timeout());
-        }
-        for application in self.applications.iter().flatten() {
-            let _ =
-                write!(text, "\n  process wakes {:?}:{}", application.next_timeout(), application.describe());
-        }
-        text
     }
 }

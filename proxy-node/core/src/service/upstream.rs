@@ -208,6 +208,12 @@ pub trait UpstreamEnd {
     /// still be read; writing has no effect.
     fn ended(&self) -> Option<Ended>;
 
+    /// Returns whether the server's process will say what it has read when it closes the connection, as it
+    /// now seems: it is no plain server, and has not got the connection from another process.
+    fn tells_reads(&self) -> bool {
+        false
+    }
+
     /// Returns how many of the bytes that were written the server's process has read, once it has closed the
     /// connection and said so. What follows these it has not seen. `None`: nobody knows.
     fn bytes_read(&self) -> Option<u64> {

@@ -6,6 +6,7 @@ use csp_tcp::{Stack, State};
 use csp_tls::Session;
 use csp_types::{FlowLabel, FourTuple, Instant};
 
+use super::elsewhere::Elsewhere;
 use super::sources::Sources;
 
 /// Largest number of ciphertext bytes that are made at once.
@@ -51,6 +52,8 @@ pub(crate) struct Secured {
     pub(super) flushing: bool,
     /// Whether it is in the list of handshakes to continue.
     queued: bool,
+    /// Whether it is in the list of those whose next step another thread makes.
+    pub(super) leaves: bool,
     /// The client's FIN was received.
     pub(super) peer_finished: bool,
     pub(super) ending: Option<Ending>,
@@ -152,6 +155,7 @@ pub(crate) struct Sessions {
     to_advance: VecDeque<FlowLabel>,
     pub(super) scratch: Vec<u8>,
     pub(super) sources: Sources,
+    pub(super) elsewhere: Elsewhere,
 }
 
 impl Sessions {
@@ -169,6 +173,7 @@ impl Sessions {
             to_advance: VecDeque::new(),
             scratch: Vec::new(),
             sources: Sources::new(key),
+            elsewhere: Elsewhere::default(),
         }
     }
 
@@ -293,6 +298,7 @@ impl Sessions {
             begins: Some(begins),
             window,
             queued: false,
+            leaves: false,
             flushing: false,
             peer_finished: false,
             ending: None,

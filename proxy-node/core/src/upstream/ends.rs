@@ -289,6 +289,10 @@ impl<O: ProxyOutput> ChannelEnd<'_, O> {
         self.end.ended
     }
 
+    pub(super) fn tells_reads(&self) -> bool {
+        !self.end.moved
+    }
+
     pub(super) fn bytes_read(&self) -> Option<u64> {
         self.end.bytes_read
     }

@@ -365,6 +365,13 @@ impl<O: ProxyOutput> UpstreamEnd for AnyUpstream<'_, O> {
         }
     }
 
+    fn tells_reads(&self) -> bool {
+        match self {
+            AnyUpstream::Channel(end) => end.tells_reads(),
+            AnyUpstream::Plain(_) => false,
+        }
+    }
+
     fn bytes_read(&self) -> Option<u64> {
         match self {
             AnyUpstream::Channel(end) => end.bytes_read(),

@@ -43,8 +43,8 @@ impl Exchange {
     }
 
     /// Takes a kept connection that the request may use, which can turn out closed: any, if the request can
-    /// be sent again whatever the member has read of it; one of a process, if it can be while nothing was
-    /// read.
+    /// be sent again whatever the member has read of it; one whose process says what it has read, if it
+    /// can be while that is nothing.
     fn take_kept(&mut self, cx: &mut Cx<'_, impl Ends>) -> Option<FlowLabel> {
         if self.service.pool.idle_max == 0 || self.asked.is_upgrade {
             return None;
@@ -55,7 +55,10 @@ impl Exchange {
             return cx.shared.members.take_kept(pool);
         }
         match self.asked.framing == Framing::None || self.keeps_body() {
-            true => cx.shared.members.take_kept_by_process(pool),
+            true => {
+                let tells = |label| cx.ends.upstream(label).is_some_and(|end| end.tells_reads());
+                cx.shared.members.take_kept_if(pool, tells)
+            }
             false => None,
         }
     }
