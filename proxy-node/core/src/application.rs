@@ -3,7 +3,7 @@
 use csp_tcp::Buffer;
 use csp_types::{FlowLabel, TraceKind};
 use csp_wire::channel::{
-    CLOSE_UNREAD, ListenPayload, Message, MessageHeader, MessageKind, TakeOverPayload, Ticket, bytes_read,
+    CLOSE_UNREAD, ListenPayload, Message, MessageHeader, MessageKind, TakeOverPayload, Ticket,
 };
 
 use super::connection_log::End;
@@ -104,9 +104,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             return Verdict::Violation;
         }
         let close = MessageHeader::of_flow(MessageKind::Close, label, 0, 0);
-        if matches!(header.kind, MessageKind::Close | MessageKind::Reset) {
-            let read = bytes_read(header.argument, flow.bytes_to_app);
-            self.cx.upstreams.get_mut(label).into_iter().for_each(|end| end.bytes_read = read);
+        if let Some(end) = self.cx.upstreams.get_mut(label) {
+            end.note_read(&header, flow.bytes_to_app);
         }
         match (header.kind, flow.stage) {
             (MessageKind::Accepted, Stage::Offered(choice)) => {

@@ -122,6 +122,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
 
     /// Continues some of the handshakes with something to process. Returns whether others are left.
     pub(super) fn advance_handshakes(&mut self) -> bool {
+        self.cx.tls.lend_a_hand(self.cx.now);
         for _ in 0..HANDSHAKES_PER_PASS {
             let Some(label) = self.cx.tls.next_to_advance() else { return false };
             self.advance_handshake(label);

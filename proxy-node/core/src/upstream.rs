@@ -21,6 +21,7 @@ use std::net::SocketAddr;
 
 use csp_tcp::{HeldBytes, Stack};
 use csp_types::{Duration, FlowLabel, Instant, LabelAllocator};
+use csp_wire::channel::{MessageHeader, MessageKind, bytes_read};
 
 use super::service::upstream::{Ended, Excluded, OpenError};
 
@@ -62,7 +63,7 @@ pub(crate) struct End {
     pub(crate) ended: Option<Ended>,
     /// How many bytes of the service the process has read, as it said when it closed the connection.
     pub(crate) bytes_read: Option<u64>,
-    /// Whether another process has taken the connection over: what was read of it is not known any more.
+    /// Whether another process takes the connection over, or has: what was read of it is not known any more.
     moved: bool,
     /// Whether the service sends no more.
     finished: bool,
@@ -101,6 +102,18 @@ pub(crate) struct Upstreams {
 }
 
 impl End {
+    /// Notes what a message of the process says of what it has read of the `sent` bytes. What it reads behind
+    /// the end of its own stream is answered no more.
+    pub(crate) fn note_read(&mut self, header: &MessageHeader, sent: u64) {
+        match header.kind {
+            MessageKind::Shutdown | MessageKind::Close | MessageKind::Reset => {
+                self.bytes_read = self.bytes_read.or(bytes_read(header.argument, sent));
+            }
+            MessageKind::HandOver => self.moved = true,
+            _ => {}
+        }
+    }
+
     /// Returns whether the service uses the connection.
     fn is_served(&self) -> bool {
         self.state == State::Served

@@ -116,14 +116,17 @@ impl Members {
         Some(label)
     }
 
-    /// As [`take_kept`](Self::take_kept), of those for which `is_fit` returns true.
-    pub(crate) fn take_kept_if(
+    /// As [`take_kept`](Self::take_kept), of those to processes for which `is_fit` returns true.
+    pub(crate) fn take_kept_of_process(
         &mut self,
         pool: PoolId,
         mut is_fit: impl FnMut(FlowLabel) -> bool,
     ) -> Option<FlowLabel> {
+        let of_process = |label: &FlowLabel| {
+            self.table.get(*label).is_some_and(|member| matches!(member.address.0, ServerHost::Node(_)))
+        };
         let kept = self.kept.get_mut(pool.at as usize).filter(|_| pool.epoch == self.epoch)?;
-        let label = kept.remove(kept.iter().position(|label| is_fit(*label))?)?;
+        let label = kept.remove(kept.iter().position(|label| of_process(label) && is_fit(*label))?)?;
         self.kept_count -= 1;
         Some(label)
     }

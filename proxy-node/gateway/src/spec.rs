@@ -107,10 +107,11 @@ impl RuleConfig {
 /// Which requests use a kept connection to a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Reuse {
-    /// Those that can be sent again if the connection turns out closed: of an idempotent method and without a
-    /// body. Others get a fresh connection, which is kept afterwards.
-    #[default]
+    /// Those of idempotent methods without a body. Others get a fresh connection, which is kept afterwards.
     Repeatable,
+    /// These, and to processes all with a short body: what was not read is sent again.
+    #[default]
+    Unread,
     /// All requests. One that cannot be sent again is answered with 502 if its connection turns out closed.
     Always,
 }
@@ -130,7 +131,7 @@ pub struct PoolOptions {
 
 impl Default for PoolOptions {
     fn default() -> Self {
-        PoolOptions { idle_max: 64, requests_max: 0, reuse: Reuse::Repeatable }
+        PoolOptions { idle_max: 64, requests_max: 0, reuse: Reuse::default() }
     }
 }
 

@@ -41,12 +41,12 @@ impl ProxyWorker {
     /// the steps of handshakes that take long.
     pub(super) fn ask_others(&mut self, now: Instant) {
         self.ask_makers(now);
-        self.ask_signers();
+        self.ask_signers(now);
     }
 
-    fn ask_signers(&mut self) {
+    fn ask_signers(&mut self, now: Instant) {
         while let Some(signers) = &self.signers
-            && let Some(step) = self.core.poll_handshake_step()
+            && let Some(step) = self.core.poll_handshake_step(now)
         {
             if let Err(crossbeam_channel::SendError((_, mut step))) = signers.send((self.number, step)) {
                 step.run(); // the daemon ends

@@ -106,12 +106,12 @@ impl AppSide {
         flow.read_shutdown |= directions.read;
         let notify_peer = directions.write && !flow.write_shutdown && !flow.ended_here && !flow.peer_closed;
         flow.write_shutdown |= directions.write;
-        let (lane, label) = (flow.lane, flow.label);
+        let (lane, label, read) = (flow.lane, flow.label, close_argument(flow.bytes_read));
         if directions.write {
             self.release_held(id);
         }
         if let Some(label) = label.filter(|_| notify_peer) {
-            self.send_control(lane, MessageHeader::of_flow(MessageKind::Shutdown, label, 0, 0));
+            self.send_control(lane, MessageHeader::of_flow(MessageKind::Shutdown, label, read, 0));
         }
         self.notify(Handle::Flow(id));
         Ok(())

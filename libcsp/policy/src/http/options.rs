@@ -130,8 +130,11 @@ impl Default for Upstream {
 pub enum UpstreamReuse {
     /// Those that can be sent again if the server turns out to have closed it: of idempotent methods, and
     /// without a body.
-    #[default]
     Repeatable,
+    /// These, and to programs under the filter all with a short body: what a program has not read is sent
+    /// again.
+    #[default]
+    Unread,
     /// All. One that cannot be sent again is answered with 502 then.
     Always,
 }

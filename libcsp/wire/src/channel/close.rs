@@ -1,6 +1,6 @@
-//! The argument of CLOSE and RESET of a process: how much of the connection the process has read.
+//! The argument of SHUTDOWN, CLOSE and RESET of a process: how much of the connection the process has read.
 
-/// The count is known. Processes of older builds send 0 with CLOSE, and an error number with RESET.
+/// The count is known. Processes of older builds send 0, and an error number with RESET.
 const KNOWN: u32 = 1 << 31;
 
 /// Returns the argument of a process that has read this many bytes of a connection, modulo 2³¹; `None`: it

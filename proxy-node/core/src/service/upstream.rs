@@ -214,8 +214,9 @@ pub trait UpstreamEnd {
         false
     }
 
-    /// Returns how many of the bytes that were written the server's process has read, once it has closed the
-    /// connection and said so. What follows these it has not seen. `None`: nobody knows.
+    /// Returns how many of the bytes that were written the server's process has read, once it has ended its
+    /// stream or closed the connection, and said so. What follows these it has not seen. `None`: nobody
+    /// knows.
     fn bytes_read(&self) -> Option<u64> {
         None
     }

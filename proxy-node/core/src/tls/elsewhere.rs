@@ -2,7 +2,7 @@
 //! other connections of the worker.
 
 use csp_tls::Session;
-use csp_types::FlowLabel;
+use csp_types::{FlowLabel, Instant};
 
 use super::Sessions;
 use crate::ProxyCore;
@@ -49,6 +49,21 @@ impl Sessions {
         }
     }
 
+    /// Makes one step here while the other threads are behind, so that they are no bottleneck.
+    pub(super) fn lend_a_hand(&mut self, now: Instant) {
+        if self.elsewhere.away < HANDSHAKES_AWAY_MAX {
+            return;
+        }
+        while let Some(label) = self.elsewhere.put_off.pop_front() {
+            let Some(secured) = self.get_mut(label) else { continue };
+            secured.leaves = false;
+            if secured.session.is_put_off() && !secured.has_waited(now) {
+                secured.session.run();
+                return self.advance_later(label);
+            }
+        }
+    }
+
     /// Adds a session that waits for another thread to the list of these; `false` if it does not wait.
     pub(super) fn is_put_off(&mut self, label: FlowLabel) -> bool {
         let Some(secured) = self.get_mut(label) else { return false };
@@ -70,11 +85,14 @@ impl<S: LocalServices> ProxyCore<S> {
 
     /// Returns the next step for another thread, which brings it [back](Self::handshake_step_made) in any
     /// case; `None` while [`HANDSHAKES_AWAY_MAX`] are away.
-    pub fn poll_handshake_step(&mut self) -> Option<HandshakeStep> {
+    pub fn poll_handshake_step(&mut self, now: Instant) -> Option<HandshakeStep> {
         while self.tls.elsewhere.away < HANDSHAKES_AWAY_MAX {
             let label = self.tls.elsewhere.put_off.pop_front()?;
             let Some(secured) = self.tls.get_mut(label) else { continue };
             secured.leaves = false;
+            if secured.has_waited(now) {
+                continue; // its time ends before its client's answer comes
+            }
             if let Some(session) = secured.session.take_away() {
                 self.tls.elsewhere.away += 1;
                 self.recorder.counters.tls_handshake_steps_elsewhere += 1;

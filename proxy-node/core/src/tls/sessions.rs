@@ -6,6 +6,7 @@ use csp_tcp::{Stack, State};
 use csp_tls::Session;
 use csp_types::{FlowLabel, FourTuple, Instant};
 
+use super::HANDSHAKE_TIMEOUT;
 use super::elsewhere::Elsewhere;
 use super::sources::Sources;
 
@@ -94,6 +95,11 @@ impl Secured {
     /// Returns whether nothing follows what was decrypted.
     pub(crate) fn is_over(&self) -> bool {
         self.session.is_closed_by_peer() || self.session.failure().is_some()
+    }
+
+    /// Returns whether its handshake has half of its time behind it.
+    pub(super) fn has_waited(&self, now: Instant) -> bool {
+        self.arrival().is_some_and(|arrival| arrival.deadline < now + HANDSHAKE_TIMEOUT / 2)
     }
 
     /// Returns the client's connection whose handshake is not complete, if this is one.

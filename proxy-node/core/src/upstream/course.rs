@@ -324,7 +324,6 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// of the room of bytes that the service has read since the former process left.
     pub(crate) fn upstream_taken_over(&mut self, label: FlowLabel) {
         self.cx.upstreams.unpark(label);
-        self.cx.upstreams.get_mut(label).into_iter().for_each(|end| end.moved = true);
         let mut ends = ServiceEnds { cx: &mut self.cx, pump: self.pump, served: label, front: false };
         if let Some(mut end) = ends.channel_end(label) {
             end.return_room();

@@ -46,18 +46,19 @@ impl Exchange {
     /// be sent again whatever the member has read of it; one whose process says what it has read, if it
     /// can be while that is nothing.
     fn take_kept(&mut self, cx: &mut Cx<'_, impl Ends>) -> Option<FlowLabel> {
+        let reuse = self.service.pool.reuse;
         if self.service.pool.idle_max == 0 || self.asked.is_upgrade {
             return None;
         }
         let pool = cx.shared.members.pool(self.target.as_ref()?);
         let is_repeatable = self.asked.is_idempotent && self.asked.framing == Framing::None;
-        if is_repeatable || self.service.pool.reuse == Reuse::Always {
+        if is_repeatable || reuse == Reuse::Always {
             return cx.shared.members.take_kept(pool);
         }
-        match self.asked.framing == Framing::None || self.keeps_body() {
+        match reuse == Reuse::Unread && (self.asked.framing == Framing::None || self.keeps_body()) {
             true => {
                 let tells = |label| cx.ends.upstream(label).is_some_and(|end| end.tells_reads());
-                cx.shared.members.take_kept_if(pool, tells)
+                cx.shared.members.take_kept_of_process(pool, tells)
             }
             false => None,
         }

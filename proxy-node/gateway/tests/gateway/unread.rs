@@ -48,6 +48,20 @@ fn a_post_that_meets_the_end_of_a_kept_connection_is_sent_again() {
     }
 }
 
+/// Programs that end their stream before they close.
+#[test]
+fn a_post_that_meets_the_end_of_a_program_s_stream_is_sent_again() {
+    let mut h = Http::new(service());
+    let (member, read) = kept(&mut h);
+    h.send(1_000, post(2));
+    h.w.says(member, MessageKind::Shutdown, close_argument(Some(read)), &[]);
+    let other = h.accept();
+    assert!(h.hears(other).ends_with("\r\n\r\nbb"));
+    h.says(other, EMPTY);
+    assert_eq!(h.reads(1_000), EMPTY);
+    h.assert_no_leak();
+}
+
 #[test]
 fn a_part_of_a_body_is_sent_again_and_the_rest_follows() {
     let mut h = Http::new(service());

@@ -167,6 +167,7 @@ fn config(service: &Service, http: &Http, number: u32) -> ServiceConfig {
             requests_max: http.upstream.requests,
             reuse: match http.upstream.reuse {
                 UpstreamReuse::Repeatable => Reuse::Repeatable,
+                UpstreamReuse::Unread => Reuse::Unread,
                 UpstreamReuse::Always => Reuse::Always,
             },
         },
