@@ -1,10 +1,11 @@
 //! Filters of HTTP: what the policy says of them, as `csp-filters` has it.
 
 use csp_config::Problems;
+use csp_filters::compress::{Coding, CompressSpec};
 use csp_filters::{Act, CorsSpec, Filters, Hsts, Key, Limit, POLICY_ENTRIES_MAX, PageSpec};
 use csp_filters::{RateSpec, RuleSpec, Spec};
 use csp_http::route::RouteSpec;
-use csp_policy::{FilterAct, FilterRule, Http, LimitKey, Policy};
+use csp_policy::{CompressAlgorithm, FilterAct, FilterRule, Http, LimitKey, Policy};
 
 use crate::http::{conditions, path_spec, redirect};
 
@@ -20,11 +21,24 @@ pub fn filters(of: &csp_policy::Filters) -> Spec {
         rules: of.rules.iter().filter_map(rule).collect(),
         pages: of.error_pages.iter().map(page).collect(),
         cors: of.cors.as_ref().map(cors),
+        compress: of.compress.as_ref().map(compress),
         hsts: of.hsts.map(|hsts| Hsts {
             max_age_s: hsts.max_age_s,
             include_subdomains: hsts.include_subdomains,
             preload: hsts.preload,
         }),
+    }
+}
+
+fn compress(of: &csp_policy::Compress) -> CompressSpec {
+    let coding = |algorithm: &CompressAlgorithm| match algorithm {
+        CompressAlgorithm::Br => (Coding::Br, of.br_level),
+        CompressAlgorithm::Gzip => (Coding::Gzip, of.gzip_level),
+    };
+    CompressSpec {
+        codings: of.algorithms.iter().map(coding).collect(),
+        types: of.types.clone(),
+        least: of.min_length.into(),
     }
 }
 

@@ -24,7 +24,8 @@ use super::{Policy, Service};
 
 pub use cache::{Cache, CacheQuery};
 pub use filters::{
-    Concurrent, Cors, Deny, ErrorPage, FilterAct, FilterRule, Filters, Hsts, LimitKey, Rate, RatePeriod,
+    Compress, CompressAlgorithm, Concurrent, Cors, Deny, ErrorPage, FilterAct, FilterRule, Filters, Hsts,
+    LimitKey, Rate, RatePeriod,
 };
 pub use options::{HttpLimits, HttpTimeouts, OriginField, RouteTimeouts, Upstream, UpstreamReuse};
 pub use routes::{

@@ -70,9 +70,9 @@ pub use framing::{
 };
 pub use handlers::{SUPPLIED_MAX, SuppliedHandler};
 pub use http::{
-    Cache, CacheQuery, Concurrent, Condition, Cors, Deny, ErrorPage, FilterAct, FilterRule, Filters,
-    HTTP_ALPN, HeaderEdit, Hsts, Http, HttpLimits, HttpTimeouts, LimitKey, OriginField, PathMatch,
-    ROUTES_MAX, Rate, RatePeriod, RedirectTo, Respond, Rewrite, Route, RouteAction, RouteTarget,
+    Cache, CacheQuery, Compress, CompressAlgorithm, Concurrent, Condition, Cors, Deny, ErrorPage, FilterAct,
+    FilterRule, Filters, HTTP_ALPN, HeaderEdit, Hsts, Http, HttpLimits, HttpTimeouts, LimitKey, OriginField,
+    PathMatch, ROUTES_MAX, Rate, RatePeriod, RedirectTo, Respond, Rewrite, Route, RouteAction, RouteTarget,
     RouteTimeouts, Upstream, UpstreamReuse,
 };
 pub use link::{Adapt, FlowMonitor, FlowTrigger, Limit, Link, LinkShare, TriggerAction, TriggerWhen};

@@ -2,6 +2,7 @@
 
 use csp_http::route::{RewriteError, RouteMistake};
 
+use crate::compress::TYPES_MAX;
 use crate::rate::RATE_MAX;
 use crate::{ALL_ENTRIES_MAX, CONCURRENT_MAX, CORS_LEN_MAX, CORS_LIST_MAX, ENTRIES_MAX, EXPRESSIONS_MAX};
 use crate::{PAGE_LEN_MAX, PAGES_MAX, RULES_MAX};
@@ -19,6 +20,8 @@ pub enum Part {
     Page(usize),
     /// CORS.
     Cors,
+    /// Compression.
+    Compress,
 }
 
 impl std::fmt::Display for Part {
@@ -29,6 +32,7 @@ impl std::fmt::Display for Part {
             Part::Pages => f.write_str("error_pages"),
             Part::Page(at) => write!(f, "error_pages[{at}]"),
             Part::Cors => f.write_str("cors"),
+            Part::Compress => f.write_str("compress"),
         }
     }
 }
@@ -46,6 +50,21 @@ pub struct FilterError {
 /// What is wrong with filters.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Mistake {
+    /// No coding.
+    #[error("no algorithm; one of br, gzip")]
+    NoCoding,
+    /// A coding that stands twice.
+    #[error("{0} stands twice")]
+    CodingTwice(&'static str),
+    /// A level that a coding does not have.
+    #[error("{0} has no level {1}: br has 0 to 11, gzip 1 to 9")]
+    Level(&'static str, u8),
+    /// Too many types.
+    #[error("{0} types; allowed are {TYPES_MAX}")]
+    Types(usize),
+    /// A type that is none.
+    #[error("{0:?} is no media type in lower case, like application/json or text/*")]
+    Type(String),
     /// Too many rules.
     #[error("{0} rules; allowed are {RULES_MAX}")]
     Rules(usize),

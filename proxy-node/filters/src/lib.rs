@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
+pub mod compress;
 mod concurrent;
 mod cors;
 mod error;
@@ -10,6 +11,7 @@ mod pages;
 mod rate;
 mod rules;
 
+use compress::{Compress, CompressSpec};
 use csp_http::forward::Edit;
 use rules::Tables;
 
@@ -58,6 +60,8 @@ pub struct Spec {
     pub cors: Option<CorsSpec>,
     /// Whether browsers are to use HTTPS only. Of services with TLS.
     pub hsts: Option<Hsts>,
+    /// Which responses are compressed.
+    pub compress: Option<CompressSpec>,
 }
 
 impl Spec {
@@ -87,6 +91,8 @@ pub struct Filters {
     pub pages: Pages,
     /// CORS.
     pub cors: Option<Cors>,
+    /// Compression.
+    pub compress: Option<Compress>,
     hsts: Option<Hsts>,
 }
 
@@ -106,20 +112,23 @@ impl Filters {
             rules: Rules::new(spec.rules, secret, tables)?,
             pages: Pages::new(spec.pages)?,
             cors: spec.cors.map(Cors::new).transpose()?,
+            compress: spec.compress.map(Compress::new).transpose()?,
             hsts: spec.hsts,
         })
     }
 
     /// Returns whether requests are not affected at all.
     pub fn is_empty(&self) -> bool {
-        self.rules.is_empty() && self.pages.is_empty() && self.cors.is_none()
+        self.rules.is_empty() && self.pages.is_empty() && self.cors.is_none() && self.compress.is_none()
     }
 
-    /// Returns filters of a route with what those of its service say where it says nothing: CORS and HSTS.
+    /// Returns filters of a route with what those of its service say where it says nothing: CORS,
+    /// compression and HSTS.
     #[must_use]
     pub fn below(self, above: &Filters) -> Filters {
         let cors = self.cors.or_else(|| above.cors.clone());
-        Filters { cors, hsts: self.hsts.or(above.hsts), ..self }
+        let compress = self.compress.or_else(|| above.compress.clone());
+        Filters { cors, compress, hsts: self.hsts.or(above.hsts), ..self }
     }
 
     /// Returns the changes of every response.

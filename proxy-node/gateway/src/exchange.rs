@@ -18,6 +18,7 @@
 mod answer;
 mod begin;
 pub(crate) mod cache;
+mod compressed;
 mod end;
 mod filter;
 mod late;
@@ -38,6 +39,7 @@ use csp_proxy_core::service::upstream::Excluded;
 use csp_types::{Duration, FlowLabel, Instant};
 
 use crate::Reason;
+use crate::compressor::Compressor;
 use crate::framer::Framer;
 use crate::links::StreamId;
 use crate::out::Out;
@@ -163,6 +165,8 @@ pub(crate) struct Exchange {
     filtered: Filtered,
     /// What it has to do with the cache, if its rule has one.
     cache: Option<Box<cache::State>>,
+    /// What compresses the response.
+    compressor: Option<Box<Compressor>>,
     record: Record,
 }
 
@@ -215,6 +219,7 @@ impl Exchange {
             progress: now,
             filtered: Filtered::default(),
             cache: None,
+            compressor: None,
             record,
         }
     }

@@ -6,6 +6,7 @@ mod caching;
 mod certificates;
 mod client;
 mod clock;
+mod compressor;
 mod counters;
 mod exchange;
 mod framer;

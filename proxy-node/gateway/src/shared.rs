@@ -12,6 +12,7 @@ use csp_types::{FlowLabel, Instant};
 
 use crate::caching::Caching;
 use crate::clock::{Clock, Random};
+use crate::compressor::Places;
 use crate::counters::{Served, UpstreamCounters};
 use crate::exchange::Exchange;
 use crate::held::Held;
@@ -99,6 +100,8 @@ pub(crate) struct Shared {
     pub(crate) watches: Watches,
     pub(crate) upstreams: UpstreamCounters,
     /// Memory of exchanges that are over, for later ones.
+    /// Compressors of responses.
+    pub(crate) places: Places,
     pub(crate) spare: Spare,
     /// Exchanges in progress.
     pub(crate) exchanges: u64,
@@ -121,6 +124,7 @@ impl Shared {
             log: Log::new(records_max),
             watches: Watches::default(),
             upstreams: UpstreamCounters::default(),
+            places: Places::default(),
             spare: Spare::default(),
             exchanges: 0,
             scratch: Scratch::new(&limits),

@@ -33,6 +33,9 @@ pub struct Filters {
     /// Bodies of the proxy's own answers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub error_pages: Vec<ErrorPage>,
+    /// Which responses are compressed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compress: Option<Compress>,
 }
 
 /// A rule: a request meets it if everything matches that it names. It has one of `allow`, `deny`, `redirect`,
@@ -199,6 +202,42 @@ pub struct Hsts {
     /// Browsers may have it built in.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub preload: bool,
+}
+
+/// Compression of responses, for clients that accept it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Compress {
+    /// The algorithms, the preferred one first.
+    pub algorithms: Vec<CompressAlgorithm>,
+    /// The level of br, 0 to 11.
+    pub br_level: u8,
+    /// The level of gzip, 1 to 9.
+    pub gzip_level: u8,
+    /// Media types in lower case; `text/*` is all of text. Empty: text, JavaScript, JSON, XML, SVG,
+    /// WebAssembly, fonts that are not compressed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub types: Vec<String>,
+    /// Shorter bodies are left alone, in bytes.
+    pub min_length: u32,
+}
+
+impl Default for Compress {
+    fn default() -> Self {
+        use CompressAlgorithm::{Br, Gzip};
+        let (algorithms, types) = (vec![Br, Gzip], Vec::new());
+        Compress { algorithms, br_level: 4, gzip_level: 5, types, min_length: 1_024 }
+    }
+}
+
+/// An algorithm of compression.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CompressAlgorithm {
+    /// RFC 7932.
+    Br,
+    /// RFC 1952.
+    Gzip,
 }
 
 /// The body of some of the proxy's own answers.

@@ -15,7 +15,7 @@ impl Exchange {
     /// Leaves the member's connection. `complete`: the response is complete, and the connection is kept if it
     /// can be; otherwise it is reset, so that the member learns that nobody wants its response.
     pub(super) fn part(&mut self, cx: &mut Cx<'_, impl Ends>, complete: bool) {
-        let (stage, tunnel_ended) = (self.stage, self.tunnel_ended);
+        let (stage, tunnel_ended, is_written) = (self.stage, self.tunnel_ended, self.is_written());
         self.stage = Stage::New;
         let label = match stage {
             Stage::New | Stage::Shared | Stage::Stored => return,
@@ -44,7 +44,7 @@ impl Exchange {
         if can_be_kept && members.keep(label, until, options.idle_max, timers) {
             return;
         }
-        let is_whole = (complete && self.request_ended) || tunnel_ended == (true, true);
+        let is_whole = (complete && self.request_ended && is_written) || tunnel_ended == (true, true);
         if let Some(member) = members.table.get_mut(label) {
             member.used = Use::Doomed;
         }
@@ -134,6 +134,7 @@ impl Exchange {
         buffers.give(room);
         buffers.give(std::mem::take(&mut self.head));
         buffers.give(std::mem::take(&mut self.replay));
+        self.compressor = None;
         self.filtered.clear(buffers);
         self.up.clear(buffers);
         shared.spare.keep(self);

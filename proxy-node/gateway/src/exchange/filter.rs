@@ -1,6 +1,7 @@
 //! Filters of a request, between the choice of its route and that of its member: rules of the service, rules
 //! of the route, CORS. What they find is kept until the exchange is over.
 
+use csp_filters::compress::Coding;
 use csp_filters::{Asker, CONCURRENT_MAX, Cors, Filters, Permit, Preference, Stop, requested_method};
 use csp_http::forward::Extra;
 use csp_http::head::Request;
@@ -26,6 +27,8 @@ pub(super) struct Filtered {
     pub(super) wants: Preference,
     /// Seconds after which a request will pass.
     wait_s: u32,
+    /// By which coding the response may be compressed, and its level.
+    pub(super) coding: Option<(Coding, u8)>,
     /// The origin that may read the response, then the fields that a preflight asks for.
     origin: Vec<u8>,
     origin_len: u16,
@@ -38,7 +41,7 @@ impl Filtered {
     pub(super) fn clear(&mut self, buffers: &mut Buffers) {
         buffers.give(std::mem::take(&mut self.origin));
         self.permits = Default::default();
-        (self.status, self.wait_s, self.origin_len) = (0, 0, 0);
+        (self.status, self.wait_s, self.origin_len, self.coding) = (0, 0, 0, None);
     }
 
     /// Returns the field by which a response says that its origin may read it.
@@ -128,6 +131,10 @@ impl Exchange {
         }
         if let Some(cors) = of_rule.unwrap_or(&service.filters).cors.as_ref() {
             self.note_origin(request, cors, work);
+        }
+        if let Some(compress) = of_rule.unwrap_or(&service.filters).compress.as_ref() {
+            let fields = request.fields().filter(|of| of.name.eq_ignore_ascii_case(b"accept-encoding"));
+            self.filtered.coding = compress.choose(fields.map(|field| field.value));
         }
         all.try_for_each(|filters| self.judge((request, subject), filters, is_preflight, work))?;
         let cors = of_rule.and_then(|filters| filters.cors.as_ref());

@@ -1,5 +1,6 @@
 //! What a member says: the readable bytes of its connection, examined by the machine of HTTP/1.1.
 
+use csp_filters::compress::Coding;
 use csp_http::Refusal;
 use csp_http::body::Piece;
 use csp_http::exchange::{FromMember, Plan, StreamEnd};
@@ -43,6 +44,8 @@ pub(super) enum Said {
 pub(super) struct Head {
     pub(super) status: u16,
     pub(super) source: Framing,
+    /// By which coding it is compressed, and the level.
+    pub(super) coding: Option<(Coding, u8)>,
     /// What the client gets of it; `None`: it can get no response any more, or the switch was not asked for.
     pub(super) sent: Result<(Option<Plan>, usize), Unsent>,
 }
@@ -66,7 +69,7 @@ impl Exchange {
         label: FlowLabel,
     ) -> Result<Said, Refusal> {
         let closes = self.closes(cx.shared);
-        let Shared { members, scratch, work, .. } = &mut *cx.shared;
+        let Shared { members, scratch, work, places, .. } = &mut *cx.shared;
         let Some(member) = members.table.get_mut(label) else { return Ok(Said::Unanswered) };
         let limits = &self.service.limits;
         let mut end = cx.ends.upstream(label).filter(|_| member.gone.is_none());
@@ -102,14 +105,18 @@ impl Exchange {
                 }
                 let date = work.clock.date(cx.now);
                 let (edits, report) = (self.response_edits(), self.report());
+                let coded = self.coded(&response, source, places);
+                let (source, coding) = (coded.source(source), coded.coding());
                 let sent = answer_to(down, &response, source, closes).and_then(|plan| {
                     let extra = self.filtered.cors().or(report);
                     let how = ResponseForward { plan, date, edits, extra: extra.as_slice() };
                     let written = forward::response(&mut work.head, &response, &how);
-                    Ok((plan, written.map_err(|TooLong(_)| Unsent::TooLong)?))
+                    let written = written.map_err(|TooLong(_)| Unsent::TooLong)?;
+                    Ok((plan, coded.head(&mut work.head, written, &mut work.room).ok_or(Unsent::TooLong)?))
                 });
                 member.side.accept(&response);
-                (Said::Response(Head { status: response.status(), source, sent }), response.head_len())
+                let head = Head { status: response.status(), source, coding, sent };
+                (Said::Response(head), response.head_len())
             }
             FromMember::Body(piece) => (Said::Body(piece), 0),
             FromMember::ResponseEnd => (Said::End, 0),

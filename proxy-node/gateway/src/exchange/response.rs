@@ -39,6 +39,7 @@ impl Exchange {
         let (stage, is_flushed) = (self.stage, down.flush(cx.ends, &mut cx.shared.work.buffers));
         let moved = match stage {
             _ if !is_flushed || self.tunnel_ended.1 => Flow::Wait,
+            _ if self.is_ending() => self.response_end(cx, down),
             Stage::Joined(label) | Stage::Tunnel(label) => self.hear(cx, down, label),
             Stage::Stream(id) => self.hear_stream(cx, down, id),
             Stage::New | Stage::Opening | Stage::Waiting | Stage::Shared | Stage::Stored => Flow::Wait,
@@ -59,7 +60,7 @@ impl Exchange {
             Err(refusal) => return self.fail(cx, down, Reason::Member(refusal.fault)),
         };
         match said {
-            Said::More => Flow::Wait,
+            Said::More => self.flush_compressed(cx, down),
             Said::Interim(0) => Flow::Moved,
             Said::Interim(len) => self.interim(cx, down, len),
             Said::Response(head) => self.response(cx, down, head),
@@ -108,6 +109,9 @@ impl Exchange {
 
     /// The response is complete.
     pub(super) fn response_end(&mut self, cx: &mut Cx<'_, impl Ends>, down: &mut impl Downstream) -> Flow {
+        if self.compressor.is_some() && !self.finish_compressed(cx, down) {
+            return Flow::Wait;
+        }
         if let Some(state) = self.cache.as_deref_mut() {
             if std::mem::take(&mut state.is_pending) {
                 return self.send_stored(cx, true);
@@ -146,6 +150,7 @@ impl Exchange {
         let to = plan.map_or(Framing::UntilClose, |plan| plan.framing);
         self.down_framer = Some(Framer::new(head.source, to));
         self.forget_body(cx.shared);
+        self.compress_by(head.coding, cx.shared);
         let (work, is_bodyless) = (&mut cx.shared.work, matches!(to, Framing::None | Framing::Length(0)));
         if !down.head(cx.ends, &work.head[..len], is_bodyless, &mut work.buffers) {
             return self.fail(cx, down, Reason::Member(Fault::UnexpectedSwitch));
@@ -173,6 +178,9 @@ impl Exchange {
         label: FlowLabel,
         piece: Piece,
     ) -> Flow {
+        if self.compressor.is_some() {
+            return self.compressed_piece(cx, down, label, piece);
+        }
         if let Piece::Payload(readable) = piece
             && self.cache.as_ref().is_some_and(|state| state.is_storing())
         {

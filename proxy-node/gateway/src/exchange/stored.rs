@@ -9,10 +9,12 @@ use csp_proxy_core::service::upstream::{Ends, UpstreamEnd};
 use csp_types::FlowLabel;
 
 use super::cache::Looked;
+use super::compressed::Coded;
 use super::{Exchange, Flow, Stage};
 use crate::Reason;
 use crate::caching::CacheResult;
 use crate::client::Downstream;
+use crate::compressor::Compressor;
 use crate::framer::Framer;
 use crate::shared::{Cx, Shared};
 
@@ -145,6 +147,9 @@ impl Exchange {
         if !state.is_begun {
             return self.begin_stored(cx, down);
         }
+        if self.compressor.is_some() {
+            return self.pass_stored_compressed(cx, down);
+        }
         let body = state.object.as_deref().map_or(&b""[..], |object| object.body());
         let piece = body.get(state.left.clone()).unwrap_or_default();
         let written = down.write(cx.ends, &piece[..piece.len().min(PIECE_MAX)]);
@@ -163,6 +168,29 @@ impl Exchange {
         }
     }
 
+    fn pass_stored_compressed(&mut self, cx: &mut Cx<'_, impl Ends>, down: &mut impl Downstream) -> Flow {
+        let Some(state) = self.cache.as_deref() else { return Flow::Wait };
+        let (object, left) = (state.object.clone(), state.left.clone());
+        let body = object.as_deref().map_or(&b""[..], |object| object.body());
+        let piece = body.get(left).unwrap_or_default();
+        let taken = self.compressed_stored(cx, down, piece);
+        if let Some(state) = self.cache.as_deref_mut() {
+            state.left.start += taken;
+        }
+        match taken < piece.len() {
+            true if taken > 0 => Flow::Moved,
+            true => Flow::Wait,
+            false if !self.finish_compressed(cx, down) => Flow::Wait,
+            false => {
+                if let Some(framer) = &mut self.down_framer {
+                    framer.end(down.out(), &mut cx.shared.work.buffers);
+                }
+                down.flush(cx.ends, &mut cx.shared.work.buffers);
+                self.end_stored(down)
+            }
+        }
+    }
+
     fn end_stored(&mut self, down: &mut impl Downstream) -> Flow {
         down.end();
         self.stage = Stage::New;
@@ -171,24 +199,20 @@ impl Exchange {
 
     fn begin_stored(&mut self, cx: &mut Cx<'_, impl Ends>, down: &mut impl Downstream) -> Flow {
         let closes = self.closes(cx.shared);
-        let Shared { scratch, work, .. } = &mut *cx.shared;
+        let Shared { scratch, work, places, .. } = &mut *cx.shared;
         let unix = work.clock.unix_ms(cx.now) / 1_000;
         let rule = self.rule.and_then(|at| self.service.rules().get(at));
         let reports = rule.and_then(|rule| rule.cache.as_ref()).is_some_and(|cache| cache.config.reports);
         let edits = rule.map_or(Edits::NONE, |rule| &rule.response_edits);
-        let Some(state) = self.cache.as_deref_mut() else { return Flow::Wait };
+        let Some(state) = self.cache.as_deref() else { return Flow::Wait };
         let Some(object) = state.object.clone() else { return Flow::Wait };
         let (part, all) = (state.part(&object, unix), object.body().len());
-        let (status, left) = match &part {
-            Part::Whole => (object.status(), 0..all),
-            Part::NotModified => (304, 0..0),
-            Part::Range(range) => (206, range.clone()),
-            Part::Unsatisfiable => (416, 0..0),
+        let (status, left, framing) = shape(&part, object.status(), all);
+        let coded = match part {
+            Part::Whole => self.coded_object(&object, framing, (scratch, places)),
+            _ => Coded::No,
         };
-        let framing = match status {
-            204 | 304 => Framing::None,
-            _ => Framing::Length(left.len() as u64),
-        };
+        let framing = coded.source(framing);
         let Some(plan) = down.respond(framing, closes) else {
             down.cut();
             return Flow::Over;
@@ -222,15 +246,19 @@ impl Exchange {
             Ok(Some(response)) => forward::response(&mut work.head, response, &how).ok(),
             _ => None, // no head that was accepted before
         };
+        let written = written.and_then(|written| coded.head(&mut work.head, written, &mut text));
         let is_bodyless = left.is_empty() || self.asked.is_head;
-        (state.left, state.is_begun) = (left, true);
+        if let Some(state) = self.cache.as_deref_mut() {
+            (state.left, state.is_begun) = (left, true);
+        }
         work.room = text;
         let Some(written) = written else {
             down.cut();
             return Flow::Over;
         };
         self.record.status = status;
-        self.down_framer = Some(Framer::new(framing, framing));
+        self.down_framer = Some(Framer::new(framing, plan.framing));
+        self.compressor = coded.coding().map(|coding| Box::new(Compressor::new(coding, places)));
         let is_sent = down.head(cx.ends, &work.head[..written], is_bodyless, &mut work.buffers);
         if !is_sent {
             down.cut();
@@ -238,6 +266,21 @@ impl Exchange {
         }
         if is_bodyless { self.end_stored(down) } else { Flow::Moved }
     }
+}
+
+/// Returns the status, the bytes and the framing of what is sent of a stored response of this status.
+fn shape(part: &Part, status: u16, all: usize) -> (u16, std::ops::Range<usize>, Framing) {
+    let (status, left) = match part {
+        Part::Whole => (status, 0..all),
+        Part::NotModified => (304, 0..0),
+        Part::Range(range) => (206, range.clone()),
+        Part::Unsatisfiable => (416, 0..0),
+    };
+    let framing = match status {
+        204 | 304 => Framing::None,
+        _ => Framing::Length(left.len() as u64),
+    };
+    (status, left, framing)
 }
 
 /// Returns the value of `Content-Range` (RFC 9110 §14.4); empty: there is none.

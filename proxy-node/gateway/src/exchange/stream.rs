@@ -15,9 +15,10 @@ use super::request::of_rule;
 use super::{Exchange, Flow, Stage};
 use crate::Reason;
 use crate::client::Downstream;
+use crate::compressor::Places;
 use crate::links::{self, Pick, Reset, StreamId};
 use crate::pool::PoolId;
-use crate::shared::{Cx, Shared};
+use crate::shared::{Cx, Shared, Work};
 
 /// Longest part of a body that is kept, so that it can be sent again, in bytes: a stream has room for as many
 /// at once.
@@ -234,6 +235,9 @@ impl Exchange {
         let reset = stream.reset;
         if self.down_framer.is_some() {
             if !cx.shared.links.data(id).is_empty() {
+                if self.compressor.is_some() {
+                    return self.compressed_stream(cx, down, id);
+                }
                 return self.stream_payload(cx, down, id);
             }
             let trailers = cx.shared.links.stream(id).and_then(|stream| stream.trailers.take());
@@ -243,7 +247,7 @@ impl Exchange {
         }
         match reset {
             Some(reset) => self.lost_stream(cx, down, id, Some(reset)),
-            None => Flow::Wait,
+            None => self.flush_compressed(cx, down),
         }
     }
 
@@ -255,7 +259,7 @@ impl Exchange {
     ) -> Flow {
         let closes = self.closes(cx.shared);
         let limits = csp_http::Limits { head_len_max: HEAD_LEN_MAX, ..self.service.limits };
-        let Shared { scratch, work, .. } = &mut *cx.shared;
+        let Shared { scratch, work, places, .. } = &mut *cx.shared;
         let response = match HeadReader::default().response(&[&head.text], true, &limits, scratch) {
             Ok(Some(response)) => response,
             Ok(None) => return self.fail(cx, down, Reason::Member(Fault::TruncatedHead)),
@@ -278,7 +282,7 @@ impl Exchange {
         if hear_for_cache(&mut self.cache, of, (&response, source, true), (cx.now, work)) != Heard::Pass {
             return self.send_stored(cx, true);
         }
-        let head = self.stream_answer(down, &response, closes, (cx.now, work));
+        let head = self.stream_answer(down, &response, closes, (cx.now, work, places));
         self.response(cx, down, head)
     }
 
@@ -288,18 +292,21 @@ impl Exchange {
         down: &mut impl Downstream,
         response: &Response<'_>,
         closes: bool,
-        (now, work): (Instant, &mut crate::shared::Work),
+        (now, work, places): (Instant, &mut Work, &Places),
     ) -> Head {
         let source = source_of(response, self.asked.is_head);
+        let coded = self.coded(response, source, places);
+        let (source, coding) = (coded.source(source), coded.coding());
         let date = work.clock.date(now);
         let (edits, report) = (self.response_edits(), self.report());
         let sent = answer_to(down, response, source, closes).and_then(|plan| {
             let extra = self.filtered.cors().or(report);
             let how = ResponseForward { plan, date, edits, extra: extra.as_slice() };
             let written = forward::response(&mut work.head, response, &how);
-            Ok((plan, written.map_err(|TooLong(_)| Unsent::TooLong)?))
+            let written = written.map_err(|TooLong(_)| Unsent::TooLong)?;
+            Ok((plan, coded.head(&mut work.head, written, &mut work.room).ok_or(Unsent::TooLong)?))
         });
-        Head { status: response.status(), source, sent }
+        Head { status: response.status(), source, coding, sent }
     }
 
     fn stream_payload(
@@ -331,6 +338,9 @@ impl Exchange {
         down: &mut impl Downstream,
         trailers: &[u8],
     ) -> Flow {
+        if self.compressor.is_some() {
+            return self.response_end(cx, down); // without them
+        }
         if let Some(framer) = self.down_framer.as_mut().filter(|_| !trailers.is_empty()) {
             let framed = framer.trailers(down.out(), &mut cx.shared.work.buffers);
             self.trailers_down(cx, down, framed, trailers);

@@ -7,6 +7,7 @@ mod cache;
 mod cache_hostile;
 mod calls;
 mod certificates;
+mod compress;
 mod filters;
 mod frames;
 mod grpc;
