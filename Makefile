@@ -235,6 +235,13 @@ test-http: packages-http demo-programs ## the HTTP of a running cluster by progr
 	@cd tests/setup/h2spec && go build -o $(CURDIR)/target/http/h2spec github.com/summerwind/h2spec/cmd/h2spec
 	CSP_H2SPEC=$(CURDIR)/target/http/h2spec $(CARGO) test --release --locked -p csp-cluster --test http_programs $(FEATURES) -- --ignored --nocapture
 
+.PHONY: test-acme
+test-acme: packages-test ## certificates from an ACME authority: pebble (Go module proxy) and real daemons: both challenges, renewal, a proxy and a leader without files (root, 3 minutes)
+	@mkdir -p target/acme
+	@cd tests/setup/pebble && go build -o $(CURDIR)/target/acme/ github.com/letsencrypt/pebble/v2/cmd/pebble github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv
+	$(CARGO) build --release --locked --workspace --bins
+	CSP_PEBBLE=$(CURDIR)/target/acme $(CARGO) test --release --locked -p csp-cluster --test acme $(FEATURES) -- --ignored --nocapture
+
 .PHONY: test-cpython
 test-cpython: packages-build ## CPython's own socket, select and process tests plain and under the filter, compared (20 minutes; CPYTHON="test_socket ...")
 	@tests/setup/packages.sh $(PACKAGES_CPYTHON)

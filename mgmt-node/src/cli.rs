@@ -5,6 +5,7 @@
 
 mod args;
 mod cache;
+mod certificates;
 mod channel_key;
 mod channels;
 mod client;
@@ -127,6 +128,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Get(args) => get::get(&context, &args).await,
         Command::Services => observe::services(&context).await,
         Command::Vips => vips::vips(&context).await,
+        Command::Certificates(args) => certificates::run(&context, args).await,
         Command::Events(args) => events::events(&context, &args).await,
         Command::Top(args) => cluster_top::top(&context, &args).await,
         Command::Channels => channels::channels(&context).await,

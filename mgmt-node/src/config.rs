@@ -1,5 +1,6 @@
 //! The configuration file of `csp-mgmt-node`: one reader, strict, with every default in one place.
 
+mod acme;
 mod outlets;
 
 use std::net::SocketAddr;
@@ -9,6 +10,7 @@ use csp_control::config::{self, ConfigError, Problems};
 use csp_control::{AdminSection, EtcdSection, LogSection, NodeSection};
 use serde::{Deserialize, Deserializer};
 
+pub use acme::{AcmeSection, ExternalAccount};
 pub use outlets::{EventsSection, SYSLOG, SyslogSection, WebhookSection, http_url};
 
 /// The whole file.
@@ -32,6 +34,9 @@ pub struct MgmtConfig {
     /// Where events go beside the API.
     #[serde(default)]
     pub events: EventsSection,
+    /// Files for the authority that the policy names.
+    #[serde(default)]
+    pub acme: AcmeSection,
     /// Logging.
     #[serde(default)]
     pub log: LogSection,
@@ -83,6 +88,7 @@ impl MgmtConfig {
             problems.add("admin.listen", message);
         }
         self.events.check(problems);
+        self.acme.check(problems);
         if self.private_etcd.client == self.private_etcd.peer {
             problems.add("private_etcd.peer", "must differ from private_etcd.client in address or port");
         }

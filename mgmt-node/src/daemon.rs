@@ -21,6 +21,7 @@ use csp_zmtp::CurveKeys;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::acme::{self, Acme, AcmeMetrics};
 use crate::actions::Actions;
 use crate::bus::{self, Bus};
 use crate::config::MgmtConfig;
@@ -141,6 +142,7 @@ async fn serve(
         publisher: Publisher::new(policy.clone(), events.clone()),
         manager,
         poller: Arc::new(Poller::default()),
+        acme: Acme::new(&config.acme, &state_dir, events.clone()),
         fanout: Fanout::new(etcd.credentials.as_ref()),
         overview: tokio::sync::Mutex::new(None),
     });
@@ -165,7 +167,7 @@ async fn serve(
         metrics,
         readiness,
         node,
-        routes: events.route(),
+        routes: events.route().merge(acme::node_routes(&cluster.acme)),
         guarded: server::router(cluster, (logins, hub), config.names.as_slice().into(), actions),
         credentials: etcd.credentials.clone(),
     };
@@ -184,12 +186,14 @@ fn background(
     (own, events, hub): (NodeId, Events, Arc<Hub>),
     etcd: &EtcdAccess,
     (readiness, signer): (&Readiness, Option<Arc<Signer>>),
-) -> [JoinHandle<()>; 7] {
+) -> [JoinHandle<()>; 8] {
     let with = || cluster.clone();
     let (policy, modules_of, signed, polled) = (cluster.policy.clone(), with(), with(), with());
+    let ordered = with();
     [
         tokio::spawn(async move { policy.follow().await }),
         tokio::spawn(async move { modules::run(&modules_of).await }),
+        tokio::spawn(async move { acme::run(&ordered).await }),
         tokio::spawn(async move { keep_signed(&signed).await }),
         tokio::spawn(watch_readiness(
             with(),
@@ -256,6 +260,7 @@ fn metrics(
     let metrics = Exposition::new();
     metrics.register(BuildInfo::new(Role::MgmtNode.as_str(), &cluster.id));
     metrics.register(ClusterMetrics(cluster.clone()));
+    metrics.register(AcmeMetrics(cluster.clone()));
     metrics.register(LoginMetrics(logins.clone()));
     bus.into_iter().for_each(|bus| metrics.register(bus));
     if let Some(credentials) = credentials {

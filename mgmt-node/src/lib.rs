@@ -6,6 +6,7 @@
 // This crate owns sockets and clocks: it is a daemon and a command line.
 #![allow(clippy::disallowed_types)]
 
+pub mod acme;
 pub mod actions;
 mod answers;
 pub mod bus;

@@ -20,6 +20,7 @@ use csp_telemetry::require;
 use csp_types::{NodeId, Role};
 use serde::Deserialize;
 
+use crate::acme;
 use crate::actions::{self, Actions, truth};
 use crate::answers::{Answers, shared};
 use crate::events::{self, Hub};
@@ -63,6 +64,7 @@ pub fn router(
         .merge(handler_routes::routes())
         .merge(http_routes::routes())
         .merge(plugin_routes::routes())
+        .merge(acme::routes())
         .route("/api/v1/flows", get(flows))
         .route("/api/v1/sockets", get(sockets))
         .route("/api/v1/trace", get(trace))
@@ -262,7 +264,7 @@ async fn set_draining(cluster: &Cluster, uri: &Uri, id: &str, draining: bool) ->
 }
 
 /// A fenced manager when this node leads, otherwise the leader.
-fn leading(cluster: &Cluster) -> Result<Result<PolicyManager, LeaderView>, Refusal> {
+pub(crate) fn leading(cluster: &Cluster) -> Result<Result<PolicyManager, LeaderView>, Refusal> {
     match &*cluster.leadership.borrow() {
         Leadership::Own { fence, .. } => Ok(Ok(cluster.manager.clone().fenced(keys::LEADER, *fence))),
         Leadership::Other(view) => Ok(Err(view.clone())),
@@ -278,7 +280,7 @@ fn nobody_leads() -> Refusal {
 }
 
 /// 307: the same request must go to the leader.
-fn to_leader(leader: LeaderView, uri: &Uri) -> Response {
+pub(crate) fn to_leader(leader: LeaderView, uri: &Uri) -> Response {
     let path = uri.path_and_query().map_or("/", |p| p.as_str());
     let location = HeaderValue::try_from(format!("{}{path}", leader.url.trim_end_matches('/')));
     let error = format!("management node {} leads; send this to {}", leader.id, leader.url);

@@ -28,6 +28,7 @@ use csp_policy::Via;
 use csp_types::{FlowLabel, Role};
 use tokio::sync::{Mutex, watch};
 
+use crate::acme::Acme;
 use crate::fanout::{Fanout, Target};
 use crate::leader::Leadership;
 use crate::limits::{
@@ -62,6 +63,8 @@ pub struct Cluster {
     pub manager: PolicyManager,
     /// How the members did when last asked.
     pub poller: Arc<Poller>,
+    /// Certificates from an authority.
+    pub acme: Arc<Acme>,
     /// Asks nodes.
     pub fanout: Fanout,
     /// The latest overview, shared by all open pages.

@@ -10,6 +10,7 @@ mod admin;
 mod applied;
 mod cache_routes;
 mod certificates;
+mod challenges;
 mod channels;
 pub mod config;
 mod contexts;

@@ -3,20 +3,19 @@
 
 mod election;
 mod makers;
+mod policy;
 mod recording;
 mod tunnels;
 
 use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use csp_election::GroupId;
-use csp_gateway::{Gateway, HttpService};
+use csp_gateway::Gateway;
 use csp_quality::{Fired, FlowStatus, LinkStatus, SharedLinkConfig, TriggerError};
 use csp_services::{
-    FlowFields, HandlerJob, MessageBroker, MessagesConfig, MessagesPolicy, MoveNotice, PlanJob,
-    RequestNotice, SpecError, View,
+    FlowFields, HandlerJob, MessageBroker, MessagesConfig, MoveNotice, PlanJob, RequestNotice, SpecError,
+    View,
 };
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{Adjacency, DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
@@ -25,11 +24,12 @@ use csp_vi::{Armed, ViError, Wake};
 use csp_wire::channel::Messages;
 
 use crate::core::service::both::Both;
-use crate::core::{CoreConfig, EgressRule, Process, ProxyCore, ServiceSpec, Verdict};
+use crate::core::{CoreConfig, Process, ProxyCore, Verdict};
 use crate::daemon::{ConnectionLog, HttpBoard, HttpLog, ServiceBoard, WorkerEvents};
 use crate::links::Links;
 use election::Election;
 pub use makers::Signers;
+pub use policy::WorkerPolicy;
 
 /// Messages processed from one endpoint in one turn, so that no peer delays the others.
 const MESSAGES_PER_TURN: usize = 128;
@@ -71,27 +71,6 @@ pub enum PolicyError {
     /// A trigger of information flows.
     #[error("flows: {0}")]
     Flows(#[from] TriggerError),
-}
-
-/// What a worker needs of a policy.
-#[derive(Clone, Debug, Default)]
-pub struct WorkerPolicy {
-    /// What clients can reach, channels of messages included.
-    pub services: Vec<ServiceSpec>,
-    /// How applications' own connections leave.
-    pub egress: Vec<EgressRule>,
-    /// The channels of messages at addresses of `services`, and contexts that are programs of the cluster.
-    pub messages: MessagesPolicy,
-    /// Services at addresses of `services` whose HTTP is read.
-    pub http: Vec<Arc<HttpService>>,
-    /// Information flows, and the link that they share.
-    pub flows: Option<FlowsConfig>,
-    /// The groups of addresses that move from one network node to another.
-    pub vip_groups: HashMap<IpAddr, GroupId>,
-    /// Which connections are recorded; `None`: none.
-    pub log: Option<csp_policy::ConnectionLog>,
-    /// How much of clients' addresses records of HTTP requests have.
-    pub http_addresses: csp_policy::LogAddresses,
 }
 
 /// A proxy worker.
@@ -311,6 +290,7 @@ impl ProxyWorker {
     pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), PolicyError> {
         self.take_left(now);
         let served = self.broker_mut().apply(now, &policy.messages).map_err(PolicyError::from);
+        self.gateway_mut().set_challenges(policy.challenges);
         let WorkerPolicy { services, egress, http, flows, vip_groups, log, http_addresses, .. } = policy;
         self.http_log.iter_mut().for_each(|writer| writer.set_addresses(http_addresses));
         self.http_addresses = http_addresses;

@@ -20,6 +20,7 @@
 //! | proxy node | `/v1/handlers` | [`handlers::Handlers`] |
 //! | proxy node | `/v1/channels` | list of [`proxy::Channel`] |
 //! | proxy node | `/v1/subscriptions`, `/v1/messages/trace` | [`messages::Subscriptions`], [`messages::MessageTrace`] |
+//! | proxy node, management node | `/v1/certificates` | [`certificates::StoredCertificates`] |
 //! | app node | `/v1/processes`, `/v1/proxies` | lists of [`app::Process`], [`app::Proxy`] |
 //! | app node | `/v1/sockets`, `/v1/flows` | lists of [`app::Socket`] |
 //! | management node | `/api/v1/…` | [`mgmt`] |
@@ -35,6 +36,7 @@
 
 pub mod app;
 pub mod cache;
+pub mod certificates;
 pub mod connections;
 pub mod contexts;
 pub mod events;

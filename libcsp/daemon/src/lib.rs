@@ -19,6 +19,7 @@ mod control_status;
 mod error;
 pub mod events;
 pub mod identity;
+pub mod issued;
 pub mod jitter;
 mod keys;
 pub mod private_file;

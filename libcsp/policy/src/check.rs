@@ -38,6 +38,7 @@ impl Policy {
         crate::forward::check(self, problems);
         crate::http::check(self, problems);
         crate::sni::check(self, problems);
+        crate::acme::check(self, problems);
         crate::servers::check_names(self, problems);
         check_count("channels", self.channels.len(), 0, CHANNELS_MAX, problems);
         for (index, channel) in self.channels.iter().enumerate() {

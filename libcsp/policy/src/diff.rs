@@ -94,6 +94,10 @@ fn records(old: &Policy, new: &Policy, lines: &mut Vec<String>) {
         lines.extend(old.http_log.iter().map(|log| format!("- HTTP log {}", log.summary())));
         lines.extend(new.http_log.iter().map(|log| format!("+ HTTP log {}", log.summary())));
     }
+    if old.acme != new.acme {
+        lines.extend(old.acme.iter().map(|acme| format!("- acme {}", acme.summary())));
+        lines.extend(new.acme.iter().map(|acme| format!("+ acme {}", acme.summary())));
+    }
 }
 
 /// There may be thousands of rules: they are found by their text.

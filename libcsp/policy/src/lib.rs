@@ -8,6 +8,7 @@
 #![deny(clippy::disallowed_types)]
 
 mod access;
+mod acme;
 mod bounds;
 mod branches;
 mod brought_handlers;
@@ -52,6 +53,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 
 pub use access::{ACCESS_MAX, AccessRule, AccessTarget, PortRange, SUBJECTS_MAX, Subject};
+pub use acme::{ACME_CERTIFICATES_MAX, ACME_NAMES_MAX, Acme, AcmeCertificate, AcmeChallenge};
 pub use branches::{FormatPath, OUTLETS_MAX, StageOutput, stages};
 pub use brought_handlers::BroughtHandlers;
 pub use channel_options::{KEY_BYTES_MAX, LAST_VALUES_MAX, LastValue};
@@ -168,6 +170,9 @@ pub struct Policy {
     /// Which HTTP requests proxies record when they end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_log: Option<ConnectionLog>,
+    /// Certificates of services that are obtained from an authority. Absent: all are files of the proxies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acme: Option<Acme>,
     /// What is accelerated of which programs; of those that are not named here, all that the rules of their
     /// node allow.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -379,6 +384,7 @@ impl Policy {
             event_subscribers: Vec::new(),
             connection_log: None,
             http_log: None,
+            acme: None,
             programs: Vec::new(),
             access: Vec::new(),
             plugin_hosts: Vec::new(),

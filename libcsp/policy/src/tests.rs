@@ -42,7 +42,7 @@ fn a_wrong_name_or_field_is_refused() {
     refuses("name: web", "nam: web", field);
     let twice = "8:11: services[1].name: \"web\" is the name of services[0] already; names are unique";
     refuses("name: upload", "name: web", twice);
-    let top = "2:1: service: unknown field `service` (is `services` meant?); allowed are apiVersion, services, formats, channels, queries, handlers, contexts, information_flows, link, egress, vip_groups, event_subscribers, connection_log, http_log, programs, access, plugin_hosts, plugins, rules";
+    let top = "2:1: service: unknown field `service` (is `services` meant?); allowed are apiVersion, services, formats, channels, queries, handlers, contexts, information_flows, link, egress, vip_groups, event_subscribers, connection_log, http_log, acme, programs, access, plugin_hosts, plugins, rules";
     refuses("services:", "service:", top);
 }
 

@@ -27,6 +27,7 @@ pub(super) fn of(method: &Method, uri: &Uri, body: &[u8]) -> String {
         ("POST", ["cache", "purge"]) => format!("purge the HTTP cache: {}", words(body)),
         ("POST", ["captures", instance]) => format!("take the capture of {instance}"),
         ("POST", [kind @ ("handlers" | "plugin-modules")]) => format!("bring to {kind}: {}", hash(body)),
+        ("POST", ["certificates", name, "renew"]) => format!("renew certificate {name}"),
         ("DELETE", [kind, module]) => format!("remove {module} from {kind}"),
         _ => String::new(),
     };

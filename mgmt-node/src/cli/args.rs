@@ -93,6 +93,8 @@ pub enum Command {
         after_help = "Examples:\n  cspctl vips\n  cspctl vips -o json | jq -r '.groups[] | select(.holder == null).name'"
     )]
     Vips,
+    /// List the certificates that are obtained from an ACME authority, and order one
+    Certificates(super::certificates::CertificatesArgs),
     /// Show what happened in the cluster: nodes, servers, VIPs, policies, limits, changes by people
     #[command(
         after_help = "Examples:\n  cspctl events --follow --severity warning\n  cspctl events --object server/web/ --limit 500\n  cspctl events -f -o json | jq -r 'select(.kind == \"server_down\") | .text'"

@@ -95,7 +95,7 @@ fn data_id() -> String {
     "csp@32473".to_owned()
 }
 
-fn authorities() -> PathBuf {
+pub(super) fn authorities() -> PathBuf {
     PathBuf::from("/etc/ssl/certs/ca-certificates.crt")
 }
 

@@ -8,6 +8,7 @@ use csp_proxy_core::service::upstream::{Ended, Ends, OpenError, Opened, Request,
 use csp_quality::OutputLink;
 use csp_types::{FlowLabel, FourTuple, Instant};
 
+use crate::challenges::Challenges;
 use crate::client::Client;
 use crate::client::h1::{Connection, Outcome};
 use crate::clock::Random;
@@ -62,6 +63,11 @@ impl Gateway {
                 }
             }
         }
+    }
+
+    /// Replaces the challenges that are answered before any rule.
+    pub fn set_challenges(&mut self, challenges: Challenges) {
+        self.shared.work.challenges = challenges;
     }
 
     /// Ends all present connections of clients in order, since this proxy is to serve no more: idle ones end

@@ -4,6 +4,7 @@
 
 mod caching;
 mod certificates;
+mod challenges;
 mod client;
 mod clock;
 mod compressor;
@@ -27,6 +28,7 @@ mod watch;
 
 pub use caching::CacheResult;
 pub use certificates::CertificateFields;
+pub use challenges::Challenges;
 pub use counters::{CLASSES, LATENCY_BOUNDS_NS, RuleCounters, ServiceCounters, Snapshot, UpstreamCounters};
 pub use gateway::Gateway;
 pub use reason::Reason;

@@ -29,6 +29,8 @@ pub enum Reason {
     CorsOrigin,
     /// OPTIONS with `Max-Forwards: 0` (RFC 9110 §7.6.2).
     MaxForwards,
+    /// It answers a challenge of an ACME authority (RFC 8555 §8.3).
+    Challenge,
     /// No rule names the request.
     NoRoute,
     /// The redirect needs a host, and the request has none.
@@ -79,10 +81,11 @@ type Row = (u16, &'static str, &'static str);
 impl Reason {
     /// Every reason but those of faults, in the order of the documentation.
     #[rustfmt::skip]
-    pub const ALL: [Reason; 29] = [
+    pub const ALL: [Reason; 30] = [
         Reason::Redirect, Reason::Answer, Reason::Denied, Reason::RateLimited, Reason::TooManyAtOnce,
-        Reason::Preflight, Reason::CorsOrigin, Reason::MaxForwards, Reason::NoRoute, Reason::NoHost,
-        Reason::BodyTooLong, Reason::RequestTooLong, Reason::ResponseTooLong, Reason::HeadTimeout,
+        Reason::Preflight, Reason::CorsOrigin, Reason::MaxForwards, Reason::Challenge, Reason::NoRoute,
+        Reason::NoHost, Reason::BodyTooLong, Reason::RequestTooLong, Reason::ResponseTooLong,
+        Reason::HeadTimeout,
         Reason::BodyTimeout, Reason::ClientStalled, Reason::ClientGone, Reason::NoServer,
         Reason::ConnectTimeout, Reason::NoRoom, Reason::MemberRefused, Reason::MemberClosed,
         Reason::MemberReset, Reason::NoSwitch, Reason::ResponseTimeout, Reason::MemberStalled,
@@ -109,6 +112,7 @@ impl Reason {
             Reason::Preflight => (204, "preflight", "the proxy answers for CORS"),
             Reason::CorsOrigin => (403, "cors-origin", "pages of this origin may not read responses"),
             Reason::MaxForwards => (204, "max-forwards", "Max-Forwards is 0: the proxy answers"),
+            Reason::Challenge => (200, "acme-challenge", "the proxy answers an ACME authority"),
             Reason::NoRoute => (404, "no-route", "no rule names this host and path"),
             Reason::NoHost => (400, "no-host", "expected Host, to which the redirect leads"),
             Reason::BodyTooLong => (413, "body-too-long", "the body of the request is too long"),

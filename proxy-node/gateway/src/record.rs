@@ -184,7 +184,8 @@ impl Record {
 
     /// Returns whether the request has passed, or the rule has answered it.
     pub fn is_well(&self) -> bool {
-        let answered = [Reason::Redirect, Reason::Answer, Reason::MaxForwards, Reason::Preflight];
+        let answered =
+            [Reason::Redirect, Reason::Answer, Reason::MaxForwards, Reason::Preflight, Reason::Challenge];
         self.status < 500 && self.reason.is_none_or(|reason| answered.contains(&reason))
     }
 

@@ -11,6 +11,7 @@ use csp_proxy_core::service::upstream::Request;
 use csp_types::{FlowLabel, Instant};
 
 use crate::caching::Caching;
+use crate::challenges::Challenges;
 use crate::clock::{Clock, Random};
 use crate::compressor::Places;
 use crate::counters::{Served, UpstreamCounters};
@@ -42,6 +43,8 @@ pub(crate) struct Work {
     pub(crate) random: Random,
     pub(crate) clock: Clock,
     pub(crate) caching: Caching,
+    /// Answers to an ACME authority.
+    pub(crate) challenges: Challenges,
     /// The certificate's identity of the client whose request begins, if the gateway passes it to members.
     pub(crate) identity: Option<Arc<ClientIdentity>>,
 }
@@ -137,6 +140,7 @@ impl Shared {
                 random: Random::new(seed),
                 clock: Clock::default(),
                 caching: Caching::default(),
+                challenges: Challenges::default(),
                 identity: None,
             },
         }

@@ -9,6 +9,7 @@
 //! wrong, or only one of the two has come, the old ones stay in use.
 
 mod authorities;
+mod obtained;
 mod secret;
 mod servers;
 #[cfg(test)]
@@ -22,14 +23,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use authorities::{Authorities, Verifies};
+use obtained::Obtained;
 use secret::TicketSecret;
 pub use secret::read as read_ticket_secret;
 use servers::Servers;
 pub use servers::Towards;
 
+use csp_daemon::issued::Issued;
 use csp_daemon::private_file;
 use csp_policy::{Policy, ServiceTls};
-use csp_tls::{Certificate, ServerTls, TlsVersion};
+use csp_tls::{Certificate, ServerTls, TlsChallenges, TlsVersion};
 use csp_types::{Duration, Instant};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::server::ProducesTickets;
@@ -70,6 +73,9 @@ pub struct Certificates {
     loaded: HashMap<String, Loaded>,
     /// What the files of all names were at the last try, usable or not.
     tried: HashMap<String, [Option<Stamp>; 2]>,
+    /// Those that are obtained from an authority, and the challenges under way.
+    obtained: Obtained,
+    challenges: Option<TlsChallenges>,
     /// By which clients are verified.
     authorities: Authorities,
     /// How servers are reached.
@@ -95,6 +101,8 @@ impl Certificates {
             provider: Arc::new(ring::default_provider()),
             loaded: HashMap::new(),
             tried: HashMap::new(),
+            obtained: Obtained::default(),
+            challenges: None,
             authorities: Authorities::default(),
             servers: Servers::default(),
             secret: TicketSecret::of(secret),
@@ -103,11 +111,28 @@ impl Certificates {
         }
     }
 
+    /// The same, with those that are obtained from an authority and come to this folder.
+    #[must_use]
+    pub fn with_issued(self, issued: Arc<Issued>) -> Self {
+        Certificates { obtained: Obtained::new(issued), ..self }
+    }
+
+    /// Sets the challenges that services answer.
+    pub fn set_challenges(&mut self, challenges: Option<TlsChallenges>) {
+        self.challenges = challenges;
+    }
+
+    /// Returns the certificates of the policy that are to come from an authority; empty if all are here.
+    pub fn lacking(&self) -> String {
+        self.obtained.lacking()
+    }
+
     /// Reads what the services of a policy need, as far as it has changed. The error names every certificate
     /// that cannot be used; where there was one before, that stays, unless its service demands something else
     /// of its clients now: that service is not served until it can demand it.
     pub fn load(&mut self, policy: &Policy) -> Result<(), String> {
         let mut wrong = Vec::new();
+        self.obtained.set(policy);
         let of_clients = policy.tls_services().flat_map(|(_, tls)| &tls.certificates);
         let to_servers = policy.services_to_tls().filter_map(|(_, tls)| tls.certificate.as_ref());
         let names: Vec<&String> = of_clients.chain(to_servers).collect();
@@ -119,7 +144,11 @@ impl Certificates {
             if self.loaded.get(name).is_some_and(|loaded| loaded.stamps == stamps) {
                 continue;
             }
-            match self.read(name) {
+            let read = match self.files(name).iter().any(|file| file.exists()) {
+                true => self.read(name),
+                false => self.obtained.placeholder(&self.provider, name).map_or_else(|| self.read(name), Ok),
+            };
+            match read {
                 Ok(certificate) => {
                     self.loaded.insert(name.clone(), Loaded { stamps, certificate });
                 }
@@ -147,7 +176,7 @@ impl Certificates {
 
     /// Returns what a service offers.
     pub fn of(&self, service: &str) -> Option<ServerTls> {
-        self.offered.get(service).map(|offered| offered.tls.clone())
+        self.offered.get(service).map(|offered| offered.tls.clone().answering(self.challenges.clone()))
     }
 
     /// Returns how the servers of a service with `servers.tls` are reached.
@@ -224,6 +253,9 @@ impl Certificates {
     }
 
     fn files(&self, name: &str) -> [PathBuf; 2] {
+        if let Some(file) = self.obtained.file(name) {
+            return [file.clone(), file.with_extension("key")];
+        }
         ["pem", "key"].map(|suffix| self.folder.join(format!("{name}.{suffix}")))
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use csp_control::{ActivePolicy, ControlOptions, Member, MemberState, Membership, NodeRecord, PolicyCheck};
 use csp_daemon::events::{Events, Reporter};
+use csp_daemon::issued::Issued;
 use csp_daemon::query::Workers;
 use csp_daemon::trial::Trial;
 use csp_daemon::{DaemonError, DataThread, Event, KeyFile, Shell, ShellOptions, Threads, clock};
@@ -22,6 +23,7 @@ use crate::{ProxyWorker, Registered};
 
 use super::applied::ApplyTimes;
 use super::certificates::Certificates;
+use super::challenges::{self, Given};
 use super::config::{Config, HAIRPINS, UPSTREAMS};
 use super::curve_keys::KeyRing;
 use super::data_thread::Question;
@@ -150,7 +152,9 @@ async fn serve(
     let costs = policy::flows::Costs::new(usize::from(config.workers));
     let plans = Plans::default();
     let times = ApplyTimes::default();
-    let options = shell_options(config, record, workers, (&modules, &costs, &times, &plans), events.clone());
+    let given = Given::new(config.node.state_dir(Role::ProxyNode).join("certificates"));
+    let parts = (&modules, &costs, &times, &plans);
+    let options = shell_options(config, record, workers, (parts, &given), events.clone());
     let routes = options.routes.merge(cache_routes::routes(recorders.cache.clone()));
     let options = ShellOptions { keys: Some(keys), routes, ..options };
     recorders.serve(&options.metrics);
@@ -162,7 +166,8 @@ async fn serve(
     let names = Names::default();
     let looking = tokio::spawn(names.clone().serve());
     let (folder, mut in_force) = (config.messages.curve_keys.as_path(), None::<ActivePolicy>);
-    let mut certificates = Certificates::new(&config.tls.certificates, config.tls.ticket_secret.as_deref());
+    let mut certificates = Certificates::new(&config.tls.certificates, config.tls.ticket_secret.as_deref())
+        .with_issued(Arc::clone(&given.issued));
     let ended = loop {
         match shell.next().await {
             Event::Membership(now) => send_registered(workers, config.node.id, &now),
@@ -170,16 +175,17 @@ async fn serve(
                 names.set(active.policy.server_names());
                 recorders.warn_of(&active.policy);
                 let state = (&mut numbers, &mut prepared, &times, &plans);
-                let here = (folder, &modules, &names, &mut certificates);
+                let here = (folder, &modules, &names, &mut certificates, &given);
                 let applied = apply(workers, &active, state, here, (&reported, logs)).await;
                 shell.ack(active.generation, applied).await;
                 in_force = Some(active);
             }
             Event::Tick => {
-                let changed = names.take_changed() | certificates.look_again(clock::now());
+                let now = clock::now();
+                let changed = names.take_changed() | certificates.look_again(now) | given.take_changed(now);
                 if let Some(active) = in_force.as_ref().filter(|_| changed) {
                     let state = (&mut numbers, &mut prepared, &times, &plans);
-                    let here = (folder, &modules, &names, &mut certificates);
+                    let here = (folder, &modules, &names, &mut certificates, &given);
                     let applied = apply(workers, active, state, here, (&reported, logs)).await;
                     if let Err(fault) = applied {
                         tracing::warn!(
@@ -189,6 +195,7 @@ async fn serve(
                     }
                 }
                 set_readiness(&shell.readiness, workers);
+                given.set_readiness(&shell.readiness);
                 modules.stops().iter().for_each(|what| events.record(what));
                 if modules.have_come() {
                     shell.recheck_policy();
@@ -202,11 +209,14 @@ async fn serve(
     Ok(ended?)
 }
 
+/// What the policy is checked with, and metrics are made of.
+type Parts<'a> = (&'a Arc<Modules>, &'a policy::flows::Costs, &'a ApplyTimes, &'a Plans);
+
 fn shell_options<'a>(
     config: &'a Config,
     record: NodeRecord,
     workers: &[Worker],
-    (modules, costs, times, plans): (&Arc<Modules>, &policy::flows::Costs, &ApplyTimes, &Plans),
+    ((modules, costs, times, plans), given): (Parts<'_>, &Given),
     events: Events,
 ) -> ShellOptions<'a> {
     let metrics = Exposition::new();
@@ -221,11 +231,17 @@ fn shell_options<'a>(
         admin: &config.admin,
         metrics,
         routes: admin::routes(Workers { node: config.node.id.to_string(), mailboxes })
-            .merge(handlers::routes(modules.clone())),
+            .merge(handlers::routes(modules.clone()))
+            .merge(challenges::routes(given.issued.clone(), given.challenges.clone())),
         keys: None,
         threads: workers.iter().map(|worker| worker.progress().clone()).collect(),
         control: ControlOptions {
-            check: policy_check(config, modules.clone(), costs.clone(), plans.clone()),
+            check: policy_check(
+                config,
+                (modules.clone(), given.issued.clone()),
+                costs.clone(),
+                plans.clone(),
+            ),
             ..ControlOptions::default()
         },
         events,
@@ -236,7 +252,7 @@ fn shell_options<'a>(
 /// keys of its channels and the modules of its handlers are here.
 fn policy_check(
     config: &Config,
-    modules: Arc<Modules>,
+    (modules, issued): (Arc<Modules>, Arc<Issued>),
     costs: policy::flows::Costs,
     plans: Plans,
 ) -> PolicyCheck {
@@ -247,7 +263,7 @@ fn policy_check(
         let planned = plans.of(policy)?;
         modules.check(&planned)?;
         policy::flows::check(&planned, &node, &costs)?;
-        Certificates::new(&certificates, secret.as_deref()).load(policy)?;
+        Certificates::new(&certificates, secret.as_deref()).with_issued(issued.clone()).load(policy)?;
         policy::HttpServices::default().of(policy, (|_: &str| 0, |_: &csp_policy::Service| None))?;
         if policy.all_channels().all(|channel| channel.curve.is_none()) {
             return Ok(());
@@ -318,18 +334,25 @@ fn open_workers(own: NodeId, membership: &Membership) -> Vec<Owner> {
     membership.of_role(Role::ProxyNode).filter(stands).flat_map(workers).collect()
 }
 
+/// What of this node a policy is applied with.
+type Here<'a> = (&'a Path, &'a Arc<Modules>, &'a Names, &'a mut Certificates, &'a Given);
+
 async fn apply(
     workers: &[Worker],
     active: &ActivePolicy,
     (numbers, prepared, times, plans): (&mut policy::Numbers, &mut Prepared, &ApplyTimes, &Plans),
-    (curve_keys, modules, names, certificates): (&Path, &Arc<Modules>, &Names, &mut Certificates),
+    (curve_keys, modules, names, certificates, given): Here<'_>,
     (reported, logs): (&WorkerEvents, bool),
 ) -> Result<(), String> {
     let received = clock::now();
     let ring = KeyRing::load(curve_keys);
+    let (answered, version) = given.challenges.now();
+    certificates.set_challenges(answered.tls);
     let lacking = certificates.load(&active.policy);
+    given.lacks(certificates.lacking());
     let files = (names, &*certificates);
     let mut policy = policy::translate(&plans.of(&active.policy)?, numbers, (&ring, modules), files);
+    policy.challenges = answered.http;
     if !logs {
         policy.log = None;
     }
@@ -348,6 +371,9 @@ async fn apply(
         }));
     }
     times.record((received, translated), &spans);
+    if spans.len() == workers.len() {
+        given.challenges.applied(version);
+    }
     prepared.done(&policy);
     reported.keep(&servers);
     result?;

@@ -160,7 +160,8 @@ pub fn translate(
     let vip_groups = policy.addresses().into_iter().filter_map(group).collect();
     let log = policy.connection_log.clone();
     let http_addresses = policy.http_log.as_ref().map(|log| log.addresses).unwrap_or_default();
-    WorkerPolicy { services, egress, messages, http, flows, vip_groups, log, http_addresses }
+    let challenges = csp_gateway::Challenges::default();
+    WorkerPolicy { services, egress, messages, http, challenges, flows, vip_groups, log, http_addresses }
 }
 
 /// Returns whether what a service's TLS needs is here, towards clients and servers.

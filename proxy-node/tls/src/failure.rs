@@ -20,6 +20,9 @@ pub enum Failure {
     /// The server has not chosen the application protocol that is needed (RFC 7301).
     #[error("the server does not speak the application protocol that it was offered")]
     NoProtocol,
+    /// The handshake was the answer to a challenge of an ACME authority (RFC 8737): nothing follows it.
+    #[error("the handshake was that of an ACME authority")]
+    Challenge,
 }
 
 /// Classes of failures, of which there are few: for counters and states.
@@ -97,7 +100,7 @@ impl Failure {
             Failure::Protocol(Error::NoApplicationProtocol) | Failure::NoProtocol => FailureClass::NoProtocol,
             Failure::Truncated => FailureClass::Truncated,
             Failure::Unnamed => FailureClass::Certificate,
-            Failure::Protocol(_) | Failure::KeysUsedUp => FailureClass::Protocol,
+            Failure::Protocol(_) | Failure::KeysUsedUp | Failure::Challenge => FailureClass::Protocol,
         }
     }
 }

@@ -23,6 +23,8 @@ const FRAGMENT_MAX: usize = 1 << 14;
 /// The extension of the server's name, and the kind of name that it has (RFC 6066 §3).
 const SERVER_NAME: u16 = 0;
 const HOST_NAME: u8 = 0;
+/// The extension of application protocols (RFC 7301 §3.1).
+const PROTOCOLS: u16 = 16;
 /// Longest name in bytes (RFC 1035 §2.3.4).
 const NAME_LEN_MAX: usize = 253;
 
@@ -176,6 +178,30 @@ pub fn server_name(message: &[u8]) -> Result<Option<&str>, MalformedHello> {
         }
     }
     Ok(name)
+}
+
+/// Returns the application protocols that a ClientHello offers (ALPN, RFC 7301 §3.1); `None`: it is malformed
+/// or offers none.
+pub(crate) fn protocols(message: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut rest = Fields(message);
+    rest.take(MESSAGE_LEN + 2 + 32).ok()?; // legacy_version, random
+    rest.by_one().ok()?; // legacy_session_id
+    rest.by_two().ok()?; // cipher_suites
+    rest.by_one().ok()?; // legacy_compression_methods
+    let mut extensions = Fields(rest.by_two().ok()?);
+    while !extensions.0.is_empty() {
+        let kind = extensions.two().ok()?;
+        let mut body = Fields(extensions.by_two().ok()?);
+        if kind == PROTOCOLS {
+            let mut list = Fields(body.by_two().ok()?);
+            let mut names = Vec::new();
+            while !list.0.is_empty() {
+                names.push(list.by_one().ok()?);
+            }
+            return Some(names);
+        }
+    }
+    None
 }
 
 fn host_name(body: &[u8]) -> Result<&str, MalformedHello> {

@@ -16,6 +16,7 @@
 //! The provider of cryptography is its user's. 0-RTT data is not accepted: it can be replayed.
 
 mod certificates;
+mod challenge;
 mod client;
 mod clients;
 mod elsewhere;
@@ -28,6 +29,7 @@ mod session;
 mod tickets;
 
 pub use certificates::{Certificate, CertificateError};
+pub use challenge::{ACME_TLS, TlsChallenges};
 pub use client::{ClientError, ClientOptions, ClientTls, Trust};
 pub use clients::{ClientIdentity, ClientVerifier, ClientsError};
 pub use failure::{Failure, FailureClass};

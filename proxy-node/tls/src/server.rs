@@ -10,7 +10,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, SignatureAlgorithm};
 
 use super::certificates::ByServerName;
-use super::{Certificate, CertificateError, ClientVerifier};
+use super::{Certificate, CertificateError, ClientVerifier, TlsChallenges};
 
 /// A version of the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -49,6 +49,8 @@ pub struct ServerTls {
     clients: Option<ClientVerifier>,
     /// Whether a handshake may take long.
     is_dear: bool,
+    /// The challenges under way of an ACME authority.
+    challenges: Option<TlsChallenges>,
 }
 
 impl ServerTls {
@@ -102,7 +104,7 @@ impl ServerTls {
         }
         let is_rsa = |it: &Certificate| it.certified_key().key.algorithm() == SignatureAlgorithm::RSA;
         let is_dear = clients.is_some() || certificates.iter().any(is_rsa);
-        Ok(ServerTls { config: Arc::new(config), clients, is_dear })
+        Ok(ServerTls { config: Arc::new(config), clients, is_dear, challenges: None })
     }
 
     /// Returns whether a handshake may take long: a key is of RSA, whose signature takes a millisecond, or
@@ -118,6 +120,16 @@ impl ServerTls {
         ServerTls { is_dear: true, ..self }
     }
 
+    /// Returns the same with the challenges under way of an ACME authority, which new sessions answer.
+    #[must_use]
+    pub fn answering(self, challenges: Option<TlsChallenges>) -> Self {
+        ServerTls { challenges, ..self }
+    }
+
+    pub(crate) fn challenges(&self) -> Option<&TlsChallenges> {
+        self.challenges.as_ref()
+    }
+
     /// Returns how clients' certificates are verified.
     pub(crate) fn clients(&self) -> Option<&ClientVerifier> {
         self.clients.as_ref()
@@ -131,7 +143,7 @@ impl ServerTls {
 impl PartialEq for ServerTls {
     /// Whether sessions of one are sessions of the other.
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.config, &other.config)
+        Arc::ptr_eq(&self.config, &other.config) && self.challenges == other.challenges
     }
 }
 

@@ -12,7 +12,7 @@ use rustls::{Error, HandshakeKind};
 
 use super::client::Store;
 use super::engine::{Engine, Step};
-use super::{ClientIdentity, ClientTls, ClientVerifier, Failure, ServerTls};
+use super::{ClientIdentity, ClientTls, ClientVerifier, Failure, ServerTls, TlsChallenges};
 
 /// A record's header: type, version, length (RFC 8446 §5.1).
 const HEADER_LEN: usize = 5;
@@ -65,6 +65,10 @@ pub struct Session {
     pub(crate) failure: Option<Failure>,
     /// How the client's certificate is verified, until the handshake is complete.
     pub(crate) clients: Option<ClientVerifier>,
+    /// The challenges that the first record may be of.
+    challenges: Option<TlsChallenges>,
+    /// Whether the handshake is that of a challenge.
+    is_challenge: bool,
     /// Whom the client's certificate names.
     identity: Option<Arc<ClientIdentity>>,
     /// Whether the server must choose an application protocol.
@@ -83,7 +87,8 @@ impl Session {
     pub fn new(tls: &ServerTls) -> Option<Self> {
         let connection = UnbufferedServerConnection::new(tls.config()).ok()?;
         let engine = Engine::Server(connection);
-        Some(Session { clients: tls.clients().cloned(), is_dear: tls.is_dear(), ..Session::of(engine) })
+        let (clients, challenges) = (tls.clients().cloned(), tls.challenges().cloned());
+        Some(Session { clients, challenges, is_dear: tls.is_dear(), ..Session::of(engine) })
     }
 
     /// Begins a session with the server at this address, whose first message waits to be sent. `None` if the
@@ -119,6 +124,8 @@ impl Session {
             closed: false,
             failure: None,
             clients: None,
+            challenges: None,
+            is_challenge: false,
             identity: None,
             needs_protocol: false,
             kept: None,
@@ -172,9 +179,20 @@ impl Session {
             self.failure.get_or_insert(Failure::Protocol(error));
             return;
         }
+        if let Some(challenges) = self.challenges.take() {
+            self.answer(&challenges);
+        }
         match self.is_to_put_off() {
             true => self.put_off = true,
             false => self.process(),
+        }
+    }
+
+    /// Begins the session anew if its first record is that of a challenge.
+    fn answer(&mut self, challenges: &TlsChallenges) {
+        let connection = challenges.of(&self.incoming).map(UnbufferedServerConnection::new);
+        if let Some(Ok(connection)) = connection {
+            (self.engine, self.clients, self.is_challenge) = (Engine::Server(connection), None, true);
         }
     }
 
@@ -295,6 +313,9 @@ impl Session {
 
     /// Notes that the handshake is complete, unless the peer's certificate is not what it should be.
     fn handshake_done(&mut self) {
+        if self.is_challenge {
+            self.failure.get_or_insert(Failure::Challenge);
+        }
         if let Some(clients) = self.clients.take() {
             let chain = self.engine.peer_certificates();
             let verified = match self.engine.handshake_kind() {

@@ -247,6 +247,27 @@ pub enum What {
         /// When it ends, in UTC (RFC 3339).
         ends: Text,
     },
+    /// A certificate of services was obtained from an authority, for the first time or again. By the leading
+    /// management node.
+    CertificateIssued {
+        /// Its name in the policy.
+        certificate: Text,
+        /// Who issued it.
+        issuer: Text,
+        /// When it ends, in UTC (RFC 3339).
+        ends: Text,
+    },
+    /// A certificate of services could not be obtained. By the leading management node.
+    CertificateFailed {
+        /// Its name in the policy.
+        certificate: Text,
+        /// Why.
+        reason: Text,
+        /// How often, one after another.
+        failures: u64,
+        /// Whole days until the one that is there ends; 0 if there is none.
+        days_left: u64,
+    },
     /// Events of another node were lost before a management node received them.
     EventsLost {
         /// That node.
@@ -300,11 +321,14 @@ impl What {
             | What::ChannelMoved { .. }
             | What::TriggerFired { .. }
             | What::LoggedIn { .. }
+            | What::CertificateIssued { .. }
             | What::ChangeRequested { .. } => Severity::Info,
+            What::CertificateFailed { days_left: 0..=7, .. } => Severity::Error,
             What::HandlerStateRefused { .. }
             | What::ServerDown { .. }
             | What::LimitReached { .. }
             | What::CertificateExpires { .. }
+            | What::CertificateFailed { .. }
             | What::HandlerStopped { .. } => Severity::Warning,
             What::PluginStopped { .. } => Severity::Warning,
             What::NodeLate { .. }
@@ -328,6 +352,9 @@ impl What {
             What::ConditionChanged { node, condition, .. } => format!("node/{node}/{condition}"),
             What::CertificateExpires { node, .. } => format!("node/{node}/certificate"),
             What::VipGroupTaken { group } | What::VipGroupGiven { group } => format!("vip-group/{group}"),
+            What::CertificateIssued { certificate, .. } | What::CertificateFailed { certificate, .. } => {
+                format!("certificate/{certificate}")
+            }
             What::PolicyPublished { generation, .. }
             | What::PolicyActive { generation, .. }
             | What::PolicyRefused { generation, .. }
@@ -438,6 +465,12 @@ impl What {
             }
             What::CertificateExpires { subject, days_left, ends, .. } => {
                 format!("the certificate of {subject} ends in {days_left} days: {ends}")
+            }
+            What::CertificateIssued { certificate, issuer, ends } => {
+                format!("certificate {certificate} was issued by {issuer}, and ends {ends}")
+            }
+            What::CertificateFailed { certificate, reason, .. } => {
+                format!("certificate {certificate} was not obtained: {reason}")
             }
             What::EventsLost { node, count } => {
                 format!("{count} events of {node} were lost before they arrived")

@@ -26,8 +26,13 @@ struct Page<'a> {
 }
 
 impl<'a> Page<'a> {
-    /// Returns the answer of the rule, or the gateway's own one. `is_call`: of gRPC.
-    fn of(reason: Reason, rule: Option<&'a Rule>, filtered: &Filtered, is_call: bool) -> Self {
+    /// Returns the answer of the rule, or the gateway's own one. `is_call`: of gRPC. `head`: of a challenge.
+    fn of(
+        reason: Reason,
+        rule: Option<&'a Rule>,
+        filtered: &Filtered,
+        (is_call, head): (bool, &[u8]),
+    ) -> Self {
         let of_rule = |status, body: &'a [u8], content_type| Page {
             status,
             body: Cow::Borrowed(body),
@@ -41,6 +46,10 @@ impl<'a> Page<'a> {
             }
             (Reason::Redirect, _) if filtered.status != 0 => of_rule(filtered.status, b"", b""),
             (Reason::Redirect, Some(Action::Redirect(redirect))) => of_rule(redirect.status, b"", b""),
+            (Reason::Challenge, _) => {
+                let body = Cow::Owned(head.to_vec());
+                Page { body, ..of_rule(200, b"", b"application/octet-stream") }
+            }
             (Reason::MaxForwards | Reason::Preflight, _) => of_rule(204, b"", b""),
             _ if is_call => Page { is_grpc: true, ..of_rule(200, b"", b"application/grpc") },
             _ => {
@@ -100,7 +109,7 @@ impl Exchange {
         let service = std::sync::Arc::clone(&self.service);
         let rule = self.rule.and_then(|at| service.rules().get(at));
         let filtered = std::mem::take(&mut self.filtered);
-        let page = Page::of(reason, rule, &filtered, self.asked.is_grpc);
+        let page = Page::of(reason, rule, &filtered, (self.asked.is_grpc, &self.head));
         let page = page.replaced(reason, (&service, rule), &filtered);
         let Page { status, body, content_type, is_chosen, is_grpc } = page;
         let length = match status {

@@ -104,6 +104,11 @@ impl Exchange {
         peer: (&PeerText, bool),
         work: &mut Work,
     ) -> Result<(), Reason> {
+        if let Some(answer) = work.challenges.answer(path) {
+            self.head = work.buffers.take();
+            self.head.extend_from_slice(answer);
+            return Err(Reason::Challenge);
+        }
         let service = Arc::clone(&self.service);
         let source = source(request, &service, self.peer.ip(), peer.1);
         self.record.source = source.unwrap_or(self.peer.ip().to_canonical());

@@ -66,6 +66,30 @@ fn rules_redirect_and_answer() {
     h.assert_no_leak();
 }
 
+/// An authority's request is answered before any rule, and any other one by the rules.
+#[test]
+fn a_challenge_comes_before_the_rules() {
+    let scheme = Some(Scheme::Https);
+    let redirect = Redirect { status: 301, scheme, host: None, port: None, path: None };
+    let rules = vec![RuleConfig::new("all", prefix("/"), Action::Redirect(redirect))];
+    let mut h = Http::new(ServiceConfig { rules, ..named() });
+    let get = "GET /.well-known/acme-challenge/abc HTTP/1.1\r\nHost: a\r\n\r\n";
+    let one = csp_gateway::Challenges::new([(b"abc".to_vec(), b"abc.key".to_vec())]);
+    h.gateway().set_challenges(one);
+    h.w.connect(1_000);
+    h.send(1_000, get);
+    let expected =
+        "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: 7\r\n\r\nabc.key";
+    assert_eq!(h.reads(1_000), expected);
+    h.send(1_000, get.replace("abc", "abd"));
+    assert!(h.reads(1_000).starts_with("HTTP/1.1 301 "));
+    h.gateway().set_challenges(csp_gateway::Challenges::default());
+    h.send(1_000, get);
+    assert!(h.reads(1_000).starts_with("HTTP/1.1 301 "));
+    assert_eq!(h.codes(), [(200, "acme-challenge"), (301, "redirect"), (301, "redirect")]);
+    h.assert_no_leak();
+}
+
 /// What a client has wrong is answered, and its connection ends: after it, nothing can be trusted.
 #[test]
 fn faults_of_clients_are_answered() {
