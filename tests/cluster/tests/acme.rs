@@ -84,7 +84,7 @@ fn start_pebble(cluster: &mut Cluster, programs: &Path) {
     }});
     fs::write(file("pebble.json"), config.to_string()).unwrap();
     let mut names = cluster.client.command(&programs.join("pebble-challtestsrv").to_string_lossy());
-    names.args(["-defaultIPv4", VIP, "-defaultIPv6", "", "-dns01", "127.0.0.1:8053"]);
+    names.args(["-defaultIPv4", VIP, "-defaultIPv6", "", "-dnsserver", "127.0.0.1:8053"]);
     names.args([
         "-http01",
         "",
