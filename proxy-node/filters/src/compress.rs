@@ -93,8 +93,8 @@ impl Compress {
         Ok(Compress { spec })
     }
 
-    /// Returns the coding that a client prefers by the values of its `Accept-Encoding`, with its level; `None`:
-    /// it wants none of these, or says nothing.
+    /// Returns the coding that a client prefers by the values of its `Accept-Encoding`, with its level;
+    /// `None`: it wants none of these, or says nothing.
     pub fn choose<'a>(&self, accepted: impl Iterator<Item = &'a [u8]>) -> Option<(Coding, u8)> {
         // Of each coding, of `identity` and of what is not named: how much it is wanted, in thousandths.
         let (mut br, mut gzip, mut identity, mut others) = (None, None, None, None);
