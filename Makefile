@@ -154,24 +154,28 @@ install-libcsp: packages-build ## libcsp.so, libcsp.a, csp.h, csp.pc and the man
 test-capi: packages-capi ## the C API alone: symbols, header, manual, C programs with and without sanitizers
 	$(CARGO) test --release --locked -p csp-capi $(FEATURES)
 
-.PHONY: lint
-lint: packages-build ## formatting, clippy, rustdoc, which crates may depend on which, purity of the sans-I/O crates, size rules, csp.h against what is exported, links of documents
+.PHONY: lint lint-text lint-code
+lint: lint-text lint-code ## formatting, clippy, rustdoc, which crates may depend on which, purity of the sans-I/O crates, size rules, csp.h against what is exported, links of documents
+# What needs no compiler.
+lint-text: packages-build
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps --quiet
 	tests/lint/features.sh
 	tests/lint/layers.sh
-	tests/lint/purity.sh $(PURE_CRATES)
 	tests/lint/sizes.sh
 	tests/lint/capi.sh
 	tests/lint/links.sh
+lint-code: packages-build
+	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps --quiet
+	tests/lint/purity.sh $(PURE_CRATES)
 
 # Programs and tests are built at once: cargo chooses the features of dependencies for what it is asked to build, and would compile
 # them twice.
-.PHONY: test
-test: packages-test ## unit, conformance, simulation and cluster tests (root: real processes in network namespaces; CSP_NO_SKIP=1: skips fail)
-	python3 tests/verify/tests.py
+.PHONY: test test-programs
+test-programs: packages-test
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
+test: test-programs ## unit, conformance, simulation and cluster tests (root: real processes in network namespaces; CSP_NO_SKIP=1: skips fail)
+	python3 tests/verify/tests.py
 	CSP_SEEDS=$(SEEDS) CSP_TCP_SEEDS=10000 CSP_VI_ROUNDS=2500 $(CARGO) test --release --locked --workspace --no-fail-fast
 
 .PHONY: test-faults
