@@ -36,6 +36,7 @@ fn compress(of: &csp_policy::Compress) -> CompressSpec {
         CompressAlgorithm::Gzip => (Coding::Gzip, of.gzip_level),
     };
     CompressSpec {
+        is_on: of.enabled,
         codings: of.algorithms.iter().map(coding).collect(),
         types: of.types.clone(),
         least: of.min_length.into(),

@@ -49,6 +49,8 @@ impl Coding {
 /// What a policy says of compression.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CompressSpec {
+    /// Whether anything is compressed; `false`: of a route whose service compresses.
+    pub is_on: bool,
     /// Codings with their levels, the preferred one first: br 0 to 11, gzip 1 to 9.
     pub codings: Vec<(Coding, u8)>,
     /// Media types, in lower case; `text/*` is all of text. Empty: [`TYPES`].
@@ -97,6 +99,8 @@ impl Compress {
     /// `None`: it wants none of these, or says nothing.
     pub fn choose<'a>(&self, accepted: impl Iterator<Item = &'a [u8]>) -> Option<(Coding, u8)> {
         // Of each coding, of `identity` and of what is not named: how much it is wanted, in thousandths.
+        // The least of several counts.
+        let least = |one: Option<u16>, other: u16| Some(one.map_or(other, |one| one.min(other)));
         let (mut br, mut gzip, mut identity, mut others) = (None, None, None, None);
         let elements = accepted.flat_map(|value| value.split(|byte| *byte == b','));
         for element in elements.take(ACCEPTED_MAX) {
@@ -105,8 +109,8 @@ impl Compress {
             let Some(weight) = parts.next().map_or(Some(1_000), weight) else { continue };
             let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
             match () {
-                () if is(b"br") => br = Some(weight),
-                () if is(b"gzip") || is(b"x-gzip") => gzip = Some(weight),
+                () if is(b"br") => br = least(br, weight),
+                () if is(b"gzip") || is(b"x-gzip") => gzip = least(gzip, weight),
                 () if is(b"identity") => identity = Some(weight),
                 () if is(b"*") => others = Some(weight),
                 () => {}
@@ -132,7 +136,11 @@ impl Compress {
     #[must_use]
     pub fn fits(&self, response: &Response<'_>, len: Option<u64>) -> bool {
         let status = response.status();
-        if status < 200 || matches!(status, 204..=206 | 304) || len.is_some_and(|len| len < self.spec.least) {
+        if !self.spec.is_on
+            || status < 200
+            || matches!(status, 204..=206 | 304)
+            || len.is_some_and(|len| len < self.spec.least)
+        {
             return false;
         }
         let mut is_type = false;
@@ -148,6 +156,12 @@ impl Compress {
             }
         }
         is_type
+    }
+
+    /// Returns whether the service or the route compresses anything.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.spec.is_on
     }
 
     fn has_type(&self, value: &[u8]) -> bool {
@@ -221,6 +235,7 @@ pub fn rewrite(head: &[u8], coding: Option<Coding>, out: &mut Vec<u8>) {
             || is(b"content-encoding")
             || is(b"content-md5")
             || is(b"digest")
+            || is(b"repr-digest")
             || is(b"content-digest");
         if coding.is_some() && is_of_bytes {
             continue;

@@ -10,7 +10,7 @@ fn filters(spec: CompressSpec) -> Result<Filters, String> {
 }
 
 fn spec(codings: &[(Coding, u8)]) -> CompressSpec {
-    CompressSpec { codings: codings.to_vec(), types: Vec::new(), least: 1_024 }
+    CompressSpec { is_on: true, codings: codings.to_vec(), types: Vec::new(), least: 1_024 }
 }
 
 fn compress() -> Compress {
@@ -35,6 +35,7 @@ fn a_client_gets_what_it_wants_most() {
         (&["gzip;q=0.5, *;q=0.8"], Some("br")),
         (&["identity;q=0.5, gzip;q=0.5"], Some("gzip")),
         (&["identity, gzip;q=0.9"], None),
+        (&["gzip;q=0, gzip"], None),
         (&["gzip;q=0"], None),
         (&["gzip;q=0.000, br;q=0."], None),
         (&["deflate, zstd"], None),

@@ -208,6 +208,9 @@ pub struct Hsts {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Compress {
+    /// `false`: a route leaves its responses as they are, although its service compresses.
+    #[serde(skip_serializing_if = "is_true")]
+    pub enabled: bool,
     /// The algorithms, the preferred one first.
     pub algorithms: Vec<CompressAlgorithm>,
     /// The level of br, 0 to 11.
@@ -226,8 +229,13 @@ impl Default for Compress {
     fn default() -> Self {
         use CompressAlgorithm::{Br, Gzip};
         let (algorithms, types) = (vec![Br, Gzip], Vec::new());
-        Compress { algorithms, br_level: 4, gzip_level: 5, types, min_length: 1_024 }
+        Compress { enabled: true, algorithms, br_level: 4, gzip_level: 5, types, min_length: 1_024 }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_true(enabled: &bool) -> bool {
+    *enabled
 }
 
 /// An algorithm of compression.

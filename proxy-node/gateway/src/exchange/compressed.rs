@@ -15,8 +15,8 @@ use crate::compressor::{Compressor, Places};
 use crate::links::StreamId;
 use crate::shared::{Cx, Shared};
 
-/// Bytes that are compressed in one step, before other connections have their turn: a tenth of a millisecond.
-const STEP: usize = 8 << 10;
+/// Bytes that are compressed in one step, of which a connection has up to 64 in a turn: a millisecond.
+const STEP: usize = 1 << 10;
 
 /// What compression makes of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,13 +57,16 @@ impl Exchange {
     pub(super) fn coded(&self, response: &Response<'_>, source: Framing, places: &Places) -> Coded {
         let filters = self.rule().map_or(&self.service.filters, |rule| &rule.filters);
         let Some(compress) = filters.compress.as_ref() else { return Coded::No };
-        let len = match source {
-            Framing::None => return Coded::No,
-            Framing::Length(len) => Some(len),
-            _ => None,
-        };
-        if self.asked.is_head || !compress.fits(response, len) {
+        if response.status() == 304 {
+            // As the response has it that it stands for (RFC 9110 §15.4.5), whose type is not known.
+            return if compress.is_on() { Coded::Varies } else { Coded::No };
+        }
+        let len = if let Framing::Length(len) = source { Some(len) } else { None };
+        if !compress.fits(response, len.filter(|_| !self.asked.is_head)) {
             return Coded::No;
+        }
+        if source == Framing::None || self.asked.is_head {
+            return Coded::Varies;
         }
         match self.filtered.coding.filter(|_| places.has_room()) {
             Some(coding) => Coded::By(coding),

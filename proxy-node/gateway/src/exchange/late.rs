@@ -49,7 +49,8 @@ impl Exchange {
                     Stage::Stream(id) => !cx.shared.links.data(id).is_empty(),
                     _ => false,
                 };
-                if waits_for_client || !down.out().is_empty() {
+                let is_compressed = self.compressor.as_ref().is_some_and(|of| !of.waiting().is_empty());
+                if waits_for_client || is_compressed || !down.out().is_empty() {
                     Reason::ClientStalled
                 } else {
                     Reason::MemberStalled

@@ -209,7 +209,7 @@ impl Exchange {
         let (part, all) = (state.part(&object, unix), object.body().len());
         let (status, left, framing) = shape(&part, object.status(), all);
         let coded = match part {
-            Part::Whole => self.coded_object(&object, framing, (scratch, places)),
+            Part::Whole | Part::NotModified => self.coded_object(&object, framing, (scratch, places)),
             _ => Coded::No,
         };
         let framing = coded.source(framing);

@@ -14,7 +14,7 @@ use crate::http2::{Client, http2};
 
 fn with_compression(config: ServiceConfig) -> ServiceConfig {
     let codings = vec![(Coding::Br, 4), (Coding::Gzip, 5)];
-    let compress = Some(CompressSpec { codings, types: Vec::new(), least: 100 });
+    let compress = Some(CompressSpec { is_on: true, codings, types: Vec::new(), least: 100 });
     ServiceConfig { filters: Spec { compress, ..Spec::default() }, ..config }
 }
 
@@ -132,7 +132,22 @@ fn some_responses_are_left_as_they_are() {
     let mut h = Http::new(with_compression(service()));
     let member = h.asks(1_000, &get("Accept-Encoding: gzip").replace("GET", "HEAD"));
     h.says(member, format!("HTTP/1.1 200 OK\r\n{html}Content-Length: 1000\r\n\r\n"));
-    assert!(h.reads(1_000).contains("\r\nContent-Length: 1000\r\n"));
+    let answer = h.reads(1_000);
+    assert!(answer.contains("\r\nContent-Length: 1000\r\nVary: Accept-Encoding\r\n"), "{answer}");
+    h.send(1_000, get("If-None-Match: W/\"1\""));
+    h.says(member, "HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\n\r\n");
+    assert_eq!(h.reads(1_000), "HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\nVary: Accept-Encoding\r\n\r\n");
+    h.assert_no_leak();
+    // A route that compresses nothing.
+    let mut config = with_compression(service());
+    let mut off = config.filters.clone();
+    off.compress.iter_mut().for_each(|compress| compress.is_on = false);
+    config.rules[0].filters = off;
+    let mut h = Http::new(config);
+    let member = h.asks(1_000, &get("Accept-Encoding: gzip"));
+    let sent = response(html, &[b'a'; 2_000]);
+    h.says(member, &sent);
+    assert_eq!(h.reads(1_000).as_bytes(), sent);
     h.assert_no_leak();
 }
 
@@ -223,4 +238,31 @@ fn a_stored_response_is_compressed_for_each_client() {
     assert!(h.reads(1_005).contains("\r\nContent-Range: bytes 1-3/50000\r\n"), "of what is stored");
     store.purge(&csp_cache::Purge::Tag("none"));
     h.assert_no_leak();
+}
+
+/// The member has said everything, and the client does not take what was made of it.
+#[test]
+fn a_client_that_takes_nothing_is_to_blame() {
+    let (mut random, mut stalled) = (Random::new(5), 0);
+    for len in (1..20).map(|of| of * 9_000) {
+        let mut h = Http::new(with_compression(service()));
+        h.w.connect(1_000);
+        h.w.clients.get_mut(&1_000).unwrap().stalled = true;
+        h.send(1_000, get("Accept-Encoding: gzip"));
+        let member = h.accept();
+        let bytes = response("Content-Type: text/html\r\n", &text(&mut random, len));
+        let mut at = 0;
+        while at < bytes.len() {
+            let sent = h.w.sends(member, &bytes[at..]);
+            at += sent;
+            if sent == 0 {
+                break;
+            }
+        }
+        h.w.pass(std::time::Duration::from_secs(120));
+        let codes = h.codes();
+        assert!(codes.iter().all(|code| matches!(code, (200, "ok" | "client-stalled"))), "{len}: {codes:?}");
+        stalled += codes.iter().filter(|(_, code)| *code == "client-stalled").count();
+    }
+    assert!(stalled > 0);
 }
