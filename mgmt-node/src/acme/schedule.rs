@@ -123,13 +123,14 @@ mod tests {
             ordered: Ordered { at_s, directory: "https://x".into() },
             ..stored("0000")
         };
-        let at = |of: &StoredCertificate| {
-            order_at_s(Some(of), (&names, "https://x"), &Attempts::default(), 1_080 * DAY)
+        let at = |of: &StoredCertificate, now_s| {
+            order_at_s(Some(of), (&names, "https://x"), &Attempts::default(), now_s)
         };
-        assert_eq!(at(&late(1_078 * DAY)), 1_082 * DAY);
-        assert_eq!(at(&late(1_090 * DAY - 7_200)), 1_090 * DAY - 3_600);
+        assert_eq!(at(&late(1_078 * DAY), 1_080 * DAY), 1_082 * DAY);
+        let last = 1_090 * DAY - 7_200;
+        assert_eq!(at(&late(last), last), 1_090 * DAY - 3_600);
         // A time in the future is none.
-        assert_eq!(at(&late(2_000 * DAY)), 1_060 * DAY);
+        assert_eq!(at(&late(2_000 * DAY), 1_080 * DAY), 1_060 * DAY);
     }
 
     #[test]

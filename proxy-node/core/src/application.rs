@@ -104,9 +104,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             return Verdict::Violation;
         }
         let close = MessageHeader::of_flow(MessageKind::Close, label, 0, 0);
-        if let Some(end) = self.cx.upstreams.get_mut(label) {
-            end.note_read(&header, flow.bytes_to_app);
-        }
+        self.cx.upstreams.note_read(label, &header, flow.bytes_to_app);
         match (header.kind, flow.stage) {
             (MessageKind::Accepted, Stage::Offered(choice)) => {
                 flow.to_app_credit = header.argument;

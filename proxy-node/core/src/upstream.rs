@@ -102,18 +102,6 @@ pub(crate) struct Upstreams {
 }
 
 impl End {
-    /// Notes what a message of the process says of what it has read of the `sent` bytes. What it reads behind
-    /// the end of its own stream is answered no more.
-    pub(crate) fn note_read(&mut self, header: &MessageHeader, sent: u64) {
-        match header.kind {
-            MessageKind::Shutdown | MessageKind::Close | MessageKind::Reset => {
-                self.bytes_read = self.bytes_read.or(bytes_read(header.argument, sent));
-            }
-            MessageKind::HandOver => self.moved = true,
-            _ => {}
-        }
-    }
-
     /// Returns whether the service uses the connection.
     fn is_served(&self) -> bool {
         self.state == State::Served
@@ -132,6 +120,21 @@ impl Upstreams {
             tokens: HashMap::with_capacity(2 * count),
             deadlines: BTreeSet::new(),
             excluding: VecDeque::with_capacity(EXCLUDING_MAX),
+        }
+    }
+
+    /// Notes what a message of a process says of what it has read of the `sent` bytes. What it reads behind
+    /// the end of its own stream is answered no more.
+    #[inline]
+    pub(crate) fn note_read(&mut self, label: FlowLabel, header: &MessageHeader, sent: u64) {
+        use MessageKind::{Close, HandOver, Reset, Shutdown};
+        if !matches!(header.kind, Shutdown | Close | Reset | HandOver) {
+            return;
+        }
+        let Some(end) = self.get_mut(label) else { return };
+        match header.kind {
+            HandOver => end.moved = true,
+            _ => end.bytes_read = end.bytes_read.or(bytes_read(header.argument, sent)),
         }
     }
 

@@ -103,9 +103,9 @@ pub(crate) struct Shared {
     pub(crate) watches: Watches,
     pub(crate) upstreams: UpstreamCounters,
     /// Memory of exchanges that are over, for later ones.
+    pub(crate) spare: Spare,
     /// Compressors of responses.
     pub(crate) places: Places,
-    pub(crate) spare: Spare,
     /// Exchanges in progress.
     pub(crate) exchanges: u64,
     pub(crate) scratch: Scratch,

@@ -39,6 +39,8 @@ fn samples() -> Vec<What> {
         What::LoggedIn { who: a(), access: b() },
         What::ChangeRequested { who: a(), by: b(), method: a(), path: b(), status: 202, result: a() },
         What::CertificateExpires { node: a(), subject: b(), days_left: n, ends: a() },
+        What::CertificateIssued { certificate: a(), issuer: b(), ends: a() },
+        What::CertificateFailed { certificate: a(), reason: b(), failures: n, days_left: n },
         What::EventsLost { node: a(), count: n },
     ]
 }

@@ -50,6 +50,7 @@ impl Sessions {
     }
 
     /// Makes one step here while the other threads are behind, so that they are no bottleneck.
+    #[inline]
     pub(super) fn lend_a_hand(&mut self, now: Instant) {
         if self.elsewhere.away < HANDSHAKES_AWAY_MAX {
             return;

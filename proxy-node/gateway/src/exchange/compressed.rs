@@ -139,10 +139,10 @@ impl Exchange {
         }
         end.consume(consumed);
         drop(end);
-        if is_payload || matches!(piece, Piece::Trailers(_)) {
-            if let Some(member) = cx.shared.members.table.get_mut(label) {
-                member.side.moved(consumed);
-            }
+        if (is_payload || matches!(piece, Piece::Trailers(_)))
+            && let Some(member) = cx.shared.members.table.get_mut(label)
+        {
+            member.side.moved(consumed);
         }
         self.send_compressed(cx, down);
         Flow::Moved
