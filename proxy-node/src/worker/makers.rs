@@ -13,13 +13,14 @@ pub type Signers = crossbeam_channel::Sender<(u8, HandshakeStep)>;
 
 impl ProxyWorker {
     /// Sets where handlers are made that clients bring: it gets each with the worker's number, and has
-    /// [`MessageBroker::handler_made`] called with the answer.
+    /// [`MessageBroker::handler_made`](csp_services::MessageBroker::handler_made) called with the answer.
     pub fn set_makers(&mut self, makers: Sender<(u8, HandlerJob)>) {
         self.makers = Some(makers);
     }
 
     /// Sets where queries and formats are planned that clients ask for: it gets each with the worker's
-    /// number, and has [`MessageBroker::planned`] called with the answer.
+    /// number, and has [`MessageBroker::planned`](csp_services::MessageBroker::planned) called with the
+    /// answer.
     pub fn set_planner(&mut self, planner: Sender<(u8, PlanJob)>) {
         self.broker_mut().plan_elsewhere();
         self.planner = Some(planner);
